@@ -1,4 +1,7 @@
-"""Hashes a parsed file into its manifest entry, without storing the file."""
+"""Hashes a file without storing it.
+
+The result is the entry that the file would have in a manifest, the list of a version's files.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from mvc.types import Counted, Progress
 def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -> FileEntry:
     """The manifest entry that a commit of this file would have. Sets ``parsed.ids``.
 
-    Needs memory for one piece (32 MiB), or for one storage to which views refer. ``progress``
-    counts bytes.
+    ``progress`` counts hashed bytes. Needs memory for 32 MiB, or for one storage that several
+    tensors share.
     """
     sizes = [content.spec.nbytes for content in parsed.contents]
     buffer = np.empty(min(PIECE, max(sizes, default=0)), np.uint8).data
@@ -30,9 +33,9 @@ def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -
 
 
 def entry_from(parsed: ParsedFile, path: str, ids: Sequence[BlobId], skeleton: bytes) -> FileEntry:
-    """The manifest entry of a file whose contents have the ids ``ids``.
+    """The manifest entry of a file. ``ids``: the ids of the contents of the file.
 
-    Reads only contents that have views.
+    Reads only storages that tensors refer to by views.
     """
     contents = tuple(
         Content(c.offset, c.spec, id_) for c, id_ in zip(parsed.contents, ids, strict=True)
@@ -61,6 +64,6 @@ def _logical(parsed: ParsedFile, contents: Sequence[Content]) -> Iterator[Logica
 
 
 def content_bytes(parsed: ParsedFile, i: int) -> memoryview:
-    """One content as bytes in memory. Copies only contents that are not in memory yet."""
+    """The content with the index ``i``, in memory. If it is already in memory, it is not copied."""
     borrowed = parsed.borrow(i)
     return parsed.copied(i) if borrowed is None else borrowed

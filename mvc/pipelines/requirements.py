@@ -1,12 +1,13 @@
-"""Chooses a preset (a pipeline with a name) for a user's requirements, by measured losses.
+"""Chooses a preset (a pipeline with a name) for a user's requirements.
 
-A lossy preset makes production weights, which are less accurate than the training weights. The
-bound is the loss of accuracy that the user allows. ``python examples/reproduce drift bounds``
-measures the losses: on the next batch, on the last batch, and for the worst label. If the user does
-not let mvc evaluate versions, mvc chooses the smallest preset whose loss was above the bound by no
-more than chance in 95 % of the trainings: ``frontier-0``. Otherwise mvc chooses a preset with a
-guard. The guard compares accuracies on the user's data, and stores weights more exactly once a loss
-above the bound is significant. The VSOL thesis (section 5.1) chooses among its own presets.
+A lossy preset stores production weights, which may be less accurate than the training weights. The
+user gives a bound for this loss of accuracy. ``python examples/reproduce drift bounds`` measured
+the losses of presets in trainings on images and texts.
+
+- ``speed="fast"``: mvc chooses ``frontier-0``, the smallest preset whose loss was not significantly
+  above the bound in 95 % of these trainings.
+- ``speed="slow"``: mvc chooses a preset with a guard. The guard compares accuracies on the user's
+  data. If a loss above the bound is significant, the guard stores weights more exactly.
 """
 
 from __future__ import annotations
@@ -29,21 +30,24 @@ _LOST: dict[tuple[str, float], tuple[int, int, float, float, float]] = {
     ("frontier-0.1-guarded", 0.1): (28, 3, 0.19, 0.96, 3.56),
     ("frontier-1-guarded", 1): (28, 4, 0.35, 2.37, 3.98),
 }
-"""Maps a preset and a bound to measurements: the number of trainings on images and texts; in how
-many of these the bound was exceeded by more than chance; and the most percentage points lost in any
-training: on the next batch, on the last batch, for the worst label.
+"""Maps a preset and a bound to measurements.
+
+The first number is the number of trainings. The second number is the number of trainings that
+exceeded the bound by more than chance. The other numbers are the largest losses in any training, in
+percentage points: on the next batch, on the last batch, and for the worst label.
 """
 
 
 class Requirements(Struct, frozen=True):
-    """A user's requirements, as an alternative to a pipeline. ``pipeline``: the chosen preset.
+    """A user's requirements, as an alternative to a pipeline. Raises WrongUsage for a wrong value.
 
-    ``max_recovery``: maximum seconds to recover any version, more than 0. A commit uses this in
-    place of the setting ``store.max_recovery``. ``lossy``: whether production weights may differ
-    from training weights. ``speed``: with ``slow`` (and ``lossy``), the accuracy of every version
-    is compared with that of the training weights. This needs ``evaluate`` and labelled data.
-    ``accuracy_drop``: 0, 0.1 or 1, the per cent of accuracy that production weights may lose.
-    Without ``lossy``, ``accuracy_drop`` must be 0. Raises WrongUsage, which names the parameter.
+    - ``max_recovery``: the maximum number of seconds to recover a version. A commit uses this value
+      in place of the setting ``store.max_recovery``.
+    - ``lossy``: whether production weights may differ from training weights.
+    - ``speed``: with ``slow`` and ``lossy``, mvc compares the accuracy of every version with the
+      accuracy of the training weights. This needs ``evaluate`` and labelled data.
+    - ``accuracy_drop``: how much accuracy production weights may lose, in per cent: 0, 0.1 or 1.
+      Without ``lossy`` it must be 0.
     """
 
     max_recovery: float = 10
@@ -90,9 +94,9 @@ class Requirements(Struct, frozen=True):
 
 
 def pipeline_and_bound(pipeline: object) -> tuple[str | None, float | None]:
-    """The pipeline and the recovery bound in seconds that the argument ``pipeline`` names.
+    """Returns the pipeline and the maximum recovery time in seconds, or None for each setting.
 
-    ``pipeline`` is text, Requirements, or None for the settings. Raises WrongUsage for any other
+    ``pipeline``: a text, Requirements, or None for the settings. Raises WrongUsage for any other
     type, and InvalidPipeline for an empty text.
     """
     if pipeline == "":

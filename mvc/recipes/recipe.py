@@ -1,19 +1,19 @@
-"""A recipe: how to train a version again from another version, in the attachment ``recipe.json``.
+"""A recipe: the file ``recipe.json`` in a version, which says how to train the version again.
 
-To replay a recipe is to run the training again. A recipe names a base version (whose weights the
-training started from), data sets, a service (the function or object that trains), the objects that
-the service uses, and the Merkle root of the resulting weights. Further attachments of the version
-contain the states of these objects, the source code and the environment.
+To *replay* a recipe is to run the training again. A recipe names the base version (the training
+started from its weights), the data sets, the *service* (the function or object that trains), the
+objects that the service uses, and the Merkle root of the resulting weights. The version also has
+files with the states of these objects, the source code and the environment.
 
-A training by steps commits many versions (``mvc.Recorder`` with a recipe). Only some of the
-versions store the whole training state. These versions are called full states. A full state has the
-attachments listed above, and a recipe named ``steps.json`` whose base is the full state itself. A
-version cannot contain its own id and root, so ``steps.json`` has zeros in place of both. In every
-later version, ``recipe.json`` names the preceding full state and, for each batch since the
-preceding version, the batch's rows: positions in the data (``Batches``).
+``mvc.Recorder`` with a recipe commits many versions of one training (a training by steps). Only
+some of these versions, the *full states*, store the whole training state. A full state has the
+files above, but its recipe is named ``steps.json``. The base of ``steps.json`` is the full state
+itself. A version cannot contain its own id and root, so ``steps.json`` has zeros in place of both.
+In the other versions, ``recipe.json`` names a full state, the version before, and the data of each
+batch since the version before (``Batches``).
 
-The arguments of an object are JSON values. Finite numbers, texts, lists, true, false and null are
-written as in JSON. Any other value is a JSON object with one of these tags as its key:
+In a recipe, finite numbers, texts, lists, true, false and null are written as in JSON. Any other
+argument is a JSON object with one of these tags as its key:
 
 - ``{"object": n}``: the object named n, such as ``model`` or ``optimizer``
 - ``{"code": "m:q"}``: the class, function or enum member with the qualified name q in module m
@@ -44,15 +44,15 @@ from mvc.models.stored_code import file_of, is_code
 from mvc.names import RECIPE, check_path, printable
 
 SERVICE = "service/"
-"""The folder of attached states. The recipe itself is the attachment ``names.RECIPE``."""
+"""The folder of the states of the objects, in the attachments of a version."""
 
 STEPS = "steps.json"
-"""The attachment of a full state that contains the recipe of a training by steps."""
+"""The attachment of a full state with the recipe of a training by steps."""
 
 DRAWN = f"{SERVICE}random.safetensors"
 """The attachment with the states of the random generators for ``Batches.drawn``."""
 
-_LONGEST = 16 << 20  # maximum bytes of a recipe
+_LONGEST = 16 << 20  # maximum number of bytes of a recipe
 _SCHEMA = "mvc.recipe/1"
 _BATCHES = "mvc.batches/1"
 _T = TypeVar("_T")
@@ -75,12 +75,12 @@ _FORMS: dict[str, Any] = {
     "dtype": _Short,
     "device": _Short,
 }
-"""Maps each tag except ``data`` to the type of its content. ``Any`` means any such value."""
+"""Maps each tag except ``data`` to the type of its content. ``Any``: any argument."""
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of a training: the path of a file in the version, and the Merkle root of its
-    tensors.
+    """The result of a training: the path of the file with the weights, and the Merkle root of the
+    tensors in the file.
     """
 
     path: str
@@ -105,8 +105,8 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """The model without its weights.
 
-    ``constructor``: the value that a replay calls to build the model. ``frozen``: names of the
-    parameters without gradient. ``evaluating``: names of the modules in evaluation mode, where an
+    ``constructor``: the function or class that a replay calls to build the model. ``frozen``: names
+    of the parameters without gradient. ``evaluating``: names of the modules in evaluation mode; an
     empty name means the model itself.
     """
 
@@ -147,10 +147,10 @@ class Call(Struct, frozen=True):
 class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``recipe.json``: how to train a version again.
 
-    ``service``: the value that a replay calls with the model and ``arguments``. ``objects``: an
-    object comes after the objects that it refers to. ``packages``: versions of the installed
-    packages that the code imports. ``code``: the BLAKE3 hash of each attached source file.
-    ``seconds``: duration of the training. ``steps``: number of steps of its optimizers.
+    ``service``: the function or method that a replay calls with the model and ``arguments``.
+    ``objects``: an object comes after the objects that it refers to. ``packages``: versions of the
+    installed packages that the code imports. ``code``: the BLAKE3 hash of each attached source
+    file. ``seconds``: duration of the training. ``steps``: number of optimizer steps.
     """
 
     makes: Result
@@ -171,8 +171,8 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(sorted({self.base.version, *(data.version for data in self.data)}))
 
     def carrier(self, commit: CommitId) -> CommitId:
-        """The version with the attached states, code and environment. ``commit``: the version that
-        has this recipe.
+        """The version that has the states, code and environment for a replay. ``commit``: the
+        version that has this recipe.
         """
         return commit
 
@@ -233,10 +233,10 @@ class Batches(Struct, frozen=True, forbid_unknown_fields=True):
     """The ``recipe.json`` of a version in a training by steps.
 
     ``start``: the full state from which a replay starts. ``before``: the preceding version.
-    ``rows``: one text for each batch since ``before``: the positions of the batch's samples in the
-    data, separated by spaces. ``drawn``: indexes in ``rows`` of the batches before which code
-    outside of the steps had changed the random generators. The attachment ``DRAWN`` contains the
-    states of the generators before these batches.
+    ``rows``: one text for each batch since ``before``, with the positions of the samples in the
+    data, separated by spaces. Before some batches, code outside of the training steps changed the
+    random generators. ``drawn``: the positions of these batches in ``rows``. The attachment
+    ``DRAWN`` contains the states of the generators before these batches.
     """
 
     start: CommitId
@@ -249,9 +249,9 @@ class Batches(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepRecipe(Recipe, frozen=True, kw_only=True):
-    """The recipe of a version in a training by steps. ``batches``: the content of the version's
-    ``recipe.json``. ``makes``, ``base`` and ``steps`` are those of this version; all other fields
-    are from the full state's ``steps.json``.
+    """The recipe of a version in a training by steps. ``batches``: the content of ``recipe.json``
+    in this version. ``makes``, ``base`` and ``steps`` are computed for this version. All other
+    fields are from ``steps.json`` in the full state.
     """
 
     batches: Batches
@@ -298,19 +298,19 @@ def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
 
 
 def carrier_of(repo: Repository, commit: CommitId) -> CommitId:
-    """The version that has the code and environment of ``commit`` attached.
+    """The version whose attachments have the code and environment of ``commit``.
 
-    In a training by steps, this is the full state before ``commit``; otherwise ``commit`` itself.
+    In a training by steps, the full state before ``commit``; otherwise ``commit`` itself.
     """
     has_recipe = RECIPE in repo.version(commit).attached
     return recipe_of(repo, commit).carrier(commit) if has_recipe else commit
 
 
 def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
-    """Maps each version after the preceding full state, up to and including ``commit``, to its
-    batches.
+    """The versions that a replay of ``commit`` trains, with their batches.
 
-    Raises DamagedData if no full state precedes ``commit``.
+    These are all versions after the preceding full state, up to and including ``commit``. Raises
+    DamagedData if no full state precedes ``commit``.
     """
     batches_of, at, start = dict[CommitId, Batches](), commit, None
     while at != start:
@@ -322,17 +322,15 @@ def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
 
 
 def missing_weights(repo: Repository, commit: CommitId) -> Dropped | None:
-    """Describes how the weights of a version were dropped. None if no replay is needed to restore
-    the weights.
+    """Describes the dropped weights of a version. None if the weights can be restored without a
+    replay.
     """
     available = repo.availability(commit)
     return available if isinstance(available, Dropped) and not available.stored else None
 
 
 def is_whole_state(entry: FileEntry) -> bool:
-    """Whether a file contains nothing but tensors. A replay can then reproduce the file, because
-    mvc stores the names and the order of the tensors separately.
-    """
+    """Whether a file contains only tensors and their names, so that a replay can reproduce it."""
     if entry.format == "state":
         return True
     whole = {tensor.content for tensor in entry.tensors if tensor.view is None}
@@ -369,10 +367,10 @@ def _damaged(why: str) -> DamagedData:
 
 
 def _check_values(recipe: Recipe) -> None:
-    """Checks that every value has a known form, and that the recipe has every object and data set
-    that a value names.
+    """Checks the arguments in a recipe. Raises ValueError, InvalidName.
 
-    Raises ValueError, InvalidName.
+    Each argument must have a known form. The recipe must have each object and each data set that an
+    argument names.
     """
     objects = ["model", *(obj.name for obj in recipe.objects)]
     named = {"object": objects, "data": [data.name for data in recipe.data]}
@@ -388,8 +386,8 @@ def _check_values(recipe: Recipe) -> None:
 
 
 def _tags(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields every tag in a value, with the tag's content. Raises ValueError for an invalid
-    value.
+    """Yields every tag in an argument, with the content of the tag. Raises ValueError for an
+    invalid argument.
     """
     if depth > _DEPTH:
         raise ValueError("a value is nested too deeply")
@@ -416,14 +414,14 @@ def _tagged(value: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _called(function: Any, args: list[Any], keywords: list[Any]) -> str:
-    """A call as text. ``function``: a name, or a value of the recipe."""
+    """A call as text. ``function``: a name, or a function in the form of a recipe."""
     texts = [*map(_shown, args), *(f"{name}={_shown(item)}" for name, item in keywords)]
     name = function if isinstance(function, str) else _shown(function)
     return f"{name}({', '.join(texts)})"
 
 
 def _shown(value: Any) -> str:
-    """A value in Python's notation. A function is shown as ``module:name``."""
+    """An argument in Python's notation. A function is shown as ``module:name``."""
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"
     if not isinstance(value, dict):

@@ -1,4 +1,7 @@
-"""The data of the page and its charts: versions, deployments, and distances between versions."""
+"""Reads the data for the report, a page with charts about the history of a repository.
+
+The data are versions, deployments, and distances between the weights of versions.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from mvc.types import Counted, Progress
 
 
 class Excerpt(Struct, frozen=True):
-    """The selected period, from ``since`` to ``until`` inclusive, in ns since 1970.
+    """The period that the report shows, from ``since`` to ``until`` inclusive, in ns since 1970.
 
-    ``by``: the axis, time or version numbers. None: the report selects the axis that shows more.
+    ``by``: the x axis of the charts, time or version numbers. None: the report selects the axis.
     """
 
     since: int | None = None
@@ -34,8 +37,8 @@ class Excerpt(Struct, frozen=True):
 class Overview(Struct, frozen=True):
     """The versions in a period.
 
-    ``lines``: maps each version to the name of its training run. A version without a run has the
-    name of its branch, and without a branch the name of a tag.
+    ``lines``: maps each version to the name of its line in the charts: the name of its training run
+    or, without a run, the name of a branch or tag.
     """
 
     history: History
@@ -50,7 +53,7 @@ class Overview(Struct, frozen=True):
 
 
 def overview(repo: Repository, view: Excerpt) -> Overview:
-    """Reads the history for the page. Raises DamagedData if entries of the journal are lost."""
+    """Reads the history for the report. Raises DamagedData if a part of the history is lost."""
     history = repo.history(view.since, view.until)
     remote = {ref.name for ref in repo.refs("remote")}
     shown = tuple(filter(view.shows, history.versions.values()))
@@ -58,11 +61,10 @@ def overview(repo: Repository, view: Excerpt) -> Overview:
 
 
 def _lines(history: History, remote: Collection[str]) -> dict[CommitId, str]:
-    """Maps each version to its run, else to the branch whose first parents include it, else to a
-    tag.
+    """Maps each version to the name of its training run.
 
-    If several refs include a version, the current branch has priority. ``remote``: the tracking
-    refs (branches of other repositories), which are used last.
+    A version without a run gets the name of a ref from which it is reached by first parents: the
+    current branch, else another branch, else a tag, else a remote branch (``remote``).
     """
     known, branch = history.versions, history.head.branch
     tips = sorted((name, id_) for id_, names in history.names.items() for name in names)
@@ -77,11 +79,11 @@ def _lines(history: History, remote: Collection[str]) -> dict[CommitId, str]:
 
 
 class VersionChange(Struct, frozen=True):
-    """The distance of ``commit`` from its first parent.
+    """The difference between ``commit`` and its first parent.
 
-    ``layers``: maps a tensor of a model to the L2 norm of its change and its number of elements, or
-    to None if it was added, removed or reshaped. ``training``: tensors of optimizers, schedulers
-    and random generators.
+    ``layers``: maps each tensor of the model to a pair: the L2 norm of the change, and the number
+    of elements. A tensor that was added, removed or reshaped is mapped to None. ``training``:
+    tensors of optimizers, schedulers and random generators.
     """
 
     commit: Commit
@@ -101,10 +103,11 @@ def changes(
     most: int,
     progress: Progress | None = None,
 ) -> tuple[list[VersionChange], int]:
-    """The changes along first parents from HEAD, within ``seconds``, and the number of all changes.
+    """Compares each version with its first parent, along the first parents of HEAD.
 
-    The changes are those in the period, oldest first. A version is left out if its state or the
-    state of its parent is forgotten, dropped or damaged.
+    Returns the differences, oldest first, and the number of versions in the period. At most the
+    ``most`` newest versions in the period are compared, and no more after ``seconds``. A version is
+    left out if its state or the state of its parent is forgotten, dropped or damaged.
     """
     deadline, known = time.monotonic() + seconds, shown.history.versions
     missing = shown.history.forgotten | shown.history.absent  # their states are not fetched
@@ -134,7 +137,7 @@ def changes(
 
 
 def _change(repo: Repository, commit: Commit, check: Progress) -> VersionChange | None:
-    """The distances by layer; None if the weights of one of the two versions were dropped."""
+    """Compares a version with its first parent. None if the weights of either were dropped."""
     difference = repo.diff(commit.parents[0], commit.id, progress=check)
     if difference.unmeasured:
         return None

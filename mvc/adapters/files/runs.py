@@ -1,10 +1,10 @@
-"""Finds where runs (sequences) of floats begin in a file of unknown format, without a parser.
+"""Finds where runs (sequences) of floats begin in a file of unknown format.
 
-One byte of a float has most bits of the exponent, and nearby floats have similar exponents. A byte
-is compared with the byte 8 positions later, which has the same position in its float. The positions
-at which such bytes are similar show how the floats are aligned. The file is split where the
-alignment changes. So each content is coded in whole floats. A split depends only on nearby bytes.
-So if a run moves in the file, its split moves, too, and the content stays the same.
+Nearby floats have similar exponents, and most bits of an exponent are in one byte. So each byte is
+compared with the byte 8 positions later, which is at the same position in another float. The
+positions of similar bytes show the *alignment*: where the floats begin. The file is split where the
+alignment changes, so that each part consists of whole floats. Splits depend only on nearby bytes.
+So if a later version of the file has the same floats at another position, the part is the same.
 """
 
 from __future__ import annotations
@@ -19,28 +19,22 @@ from mvc.io.handles import ReadFile
 from mvc.limits import MIB
 
 _MOST = 400  # maximum number of cuts in a file
-_SAMPLE, _BETWEEN = (
-    512,
-    4096,
-)  # bytes of a sample that shows the alignment; bytes before it that include a run's start
+# _SAMPLE: number of bytes of a sample that shows the alignment. _BETWEEN: a run begins at most this
+# many bytes before the first sample that shows the run.
+_SAMPLE, _BETWEEN = 512, 4096
 _UNIT, _UNITS = 8192, 1 << 12  # minimum bytes between samples; maximum number of samples
 _RUN = 3  # minimum number of samples in a run
 _PERIOD = 8  # bytes of the widest float
-_NEAR = (
-    11  # maximum difference of similar bytes, signs ignored: less than three binades of a float16
-)
-_CHANCE, _SPREAD, _LEAST = (
-    11.5,
-    6.5,
-    26,
-)  # similar pairs of 64: by chance, their spread, and the required minimum
-_GAIN, _LOSS = 3, 5  # score of a similar pair of exponents, and minus score of others
+_NEAR = 11  # maximum difference of similar bytes, without the sign bit
+# The number of similar pairs of bytes among 64 pairs: by chance, the spread of this number, and the
+# minimum for exponents.
+_CHANCE, _SPREAD, _LEAST = 11.5, 6.5, 26
+# A similar pair of exponents adds ``_GAIN`` to a score. Any other pair subtracts ``_LOSS``.
+_GAIN, _LOSS = 3, 5
 
 
 class RunFinder:
-    """Finds the runs of floats in a file. ``name`` is used in the message if the file becomes
-    shorter.
-    """
+    """Finds the runs of floats in a file. ``name`` is used in messages."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source = source
@@ -62,8 +56,8 @@ class RunFinder:
         return [cut for cut in cuts if cut > 0]
 
     def _similar(self, places: Sequence[int], length: int = _SAMPLE) -> Numbers:
-        """For each byte after these positions, whether the byte 8 positions later is similar (1 or
-        0).
+        """Compares ``length`` bytes after each position in ``places`` with the bytes 8 positions
+        later. An element of the result is 1 if the two bytes are similar, otherwise 0.
         """
         data = np.empty((len(places), length + _PERIOD), np.uint8)
         for at, row in zip(places, data, strict=True):
@@ -74,16 +68,16 @@ class RunFinder:
         return ((data[:, :-_PERIOD] - data[:, _PERIOD:] + _NEAR) & 0x7F <= 2 * _NEAR).view(np.uint8)
 
     def _labels(self, places: Sequence[int]) -> list[int]:
-        """For each sample, a number that shows the alignment of its floats.
+        """For each sample, a number that shows the alignment of the floats in the sample.
 
-        Bit i is set if the bytes at position i of each group of 8 bytes are mostly similar. The
-        number is 0 if all or none of the bits would be set.
+        Bit i is set if most bytes at position i of a group of 8 bytes are similar. The number is 0
+        if the sample does not look like floats.
         """
-        # No sum exceeds a byte, so eight bytes can be added as one number.
+        # Eight bytes are added as one number. This is possible, because no sum exceeds a byte.
         alike = self._similar(places).view(np.uint64).sum(1, keepdims=True).view(np.uint8)
         most = alike.max(1, keepdims=True)
         bits = np.packbits(alike > (most + _CHANCE) / 2, axis=1, bitorder="little")
-        # In a text, bytes at all positions are similar. Floats have at least one random byte.
+        # In a text, the bytes at all positions are similar. A float has a byte that looks random.
         none = (most < _LEAST) | (alike.min(1, keepdims=True) > _CHANCE + _SPREAD)
         return [int(label) for label in np.where(none, 0, bits % 255)[:, 0]]
 

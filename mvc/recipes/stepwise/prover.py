@@ -1,9 +1,9 @@
 """Checks that a training can be repeated: trains again, and compares the weights bit for bit.
 
-The training records many versions. Only some of them store the whole training state. These versions
-are called full states, and a replay (a repetition of the training) can start from each. A *segment*
-consists of the versions after one full state, up to and including the next full state. The prover
-replays segment after segment. A version is proven if the replay computes the same weights.
+The training records many versions. Only some versions, the *full states*, store the whole training
+state. A replay (a repetition of the training) starts from a full state. A *segment* consists of the
+versions after one full state, up to and including the next full state. The prover replays segment
+after segment. A version is proven if the replay computes the same weights.
 """
 
 from __future__ import annotations

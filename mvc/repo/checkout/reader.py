@@ -1,4 +1,4 @@
-"""Files of a version, read without writing them to disk."""
+"""Reads files of a version without writing them to disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mvc.types import Bytes
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-# Contents are decoded together if they have at most this many bytes, the size of a pack's record.
+# Consecutive tensors are decoded together if they have at most this many bytes in total.
 _TOGETHER = 8 * MIB
 
 
@@ -45,11 +45,10 @@ def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
 
 
 class _Part(NamedTuple):
-    """Consecutive bytes of a file.
+    """Consecutive bytes of a file: a content (the data of a tensor), a checksum, or other bytes.
 
-    These bytes are a content (the data of a tensor), a checksum, or bytes of the skeleton (all
-    other bytes of the file). ``at``: the index of the content or checksum, or the offset in the
-    skeleton.
+    The *skeleton* consists of all other bytes of the file. ``at``: the index of the content or
+    checksum, or the offset of the bytes in the skeleton.
     """
 
     start: int
@@ -61,9 +60,8 @@ class _Part(NamedTuple):
 class VersionFile(io.RawIOBase):
     """A read-only binary file with random access. ``tensors`` returns tensors by key.
 
-    The file can be read by several threads. When a byte of a content (the data of a tensor) is
-    read, the complete content is decoded, so that its hash can be verified. The contents that were
-    read last are cached.
+    Several threads can read the file. To read a byte of a tensor, the complete tensor is decoded,
+    so that its hash can be verified. The tensors that were decoded last are cached.
     """
 
     mode = "rb"
@@ -73,7 +71,7 @@ class VersionFile(io.RawIOBase):
         self.entry = entry
         self.size = entry.size
         self.path = self.name = entry.path
-        self._store = store  # not ``store.recovery``, which is replaced when packs are rewritten
+        self._store = store  # ``store.recovery`` may be replaced, so it is not stored here
         self._at = 0
         self._parts = _parts(entry)
         self._lock = threading.RLock()
@@ -96,10 +94,9 @@ class VersionFile(io.RawIOBase):
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
     def nested(self, leaf: Callable[[str, str], object]) -> Any:
-        """The structure of the state, with ``leaf(tag, key)`` instead of each tensor.
+        """The nested dicts and lists of a Python state, with ``leaf(tag, key)`` for each tensor.
 
-        ``tag``: torch, numpy or scalar. If the file has no structure, the result is a dictionary of
-        all keys.
+        ``tag``: torch, numpy or scalar. For other files, the result is a dict of all keys.
         """
         if self.entry.format != "state":
             return {tensor.key: leaf("torch", tensor.key) for tensor in self.entry.tensors}
@@ -150,9 +147,10 @@ class VersionFile(io.RawIOBase):
         return self.read()
 
     def read_into(self, start: int, out: memoryview) -> int:
-        """Fills ``out`` with the bytes from offset ``start`` on. Returns the number of bytes.
+        """Fills ``out`` with the bytes of the file from offset ``start`` on.
 
-        This number is less than the length of ``out`` only at the end of the file.
+        Returns the number of bytes read, which may be less than ``len(out)`` at the end of the
+        file.
         """
         done = 0
         first = bisect_right(self._parts, start, key=attrgetter("start")) - 1
@@ -179,7 +177,7 @@ class VersionFile(io.RawIOBase):
         return memoryview(self.skeleton())[part.at : part.at + part.length]
 
     def _content(self, index: int) -> memoryview:
-        """A content of the file. Small contents that follow the content are decoded with it."""
+        """The content in a part. Small contents after this part are decoded and cached, too."""
         wanted = self._parts[index].at
         if wanted not in self._recovered:
             chosen, total = set[int](), 0
@@ -193,6 +191,7 @@ class VersionFile(io.RawIOBase):
         return self._recovered[wanted]
 
     def _sum(self, check: Check) -> bytes:
+        """Computes a CRC-32 over bytes of the file."""
         name = printable(self.entry.path)
         if check in self._summing:
             raise DamagedData(f"a checksum of {name} covers itself")

@@ -1,7 +1,8 @@
-"""Finds units of an optimizer among the files of a commit.
+"""Finds the parameters that changed by one optimizer step since the parent version of a commit.
 
-A unit is one parameter of an optimizer: the weights and the optimizer states of the parameter, one
-optimizer step after the weights and states in the parent version.
+The new values of such a parameter can be predicted from its old values, so that few bytes are
+stored. A *unit* is one of these parameters: its weights and its optimizer states (such as the
+moments of Adam), in the commit and in the parent version.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from mvc.repo.handle import Recent
 from mvc.store.store import Store
 
 _FORMATS = {"state", "torch", "safetensors"}
-_MANY = 10_000  # if files have more tensors than this, the garbage collector pauses
-_MOST = 4096  # the largest number of tensors of one shape that are compared with each other
+_MANY = 10_000  # if files have more tensors than this, Python's garbage collector is paused
+_MOST = 4096  # if more tensors have the same shape, they are not compared with each other
 
 
 class Found(Struct, frozen=True):
-    """The units of a commit. ``states``: parsed training states of the files, for the cache."""
+    """The units of a commit. ``states``: maps paths to parsed files, for the next commit."""
 
     units: tuple[Unit, ...] = ()
     states: Mapping[str, FileState] = field(default_factory=dict)
@@ -58,7 +59,7 @@ def units_of(
 ) -> Found:
     """The units among the ``files`` of a commit whose parent is ``parent``."""
     many = sum(len(file.contents) for file in files.values()) > _MANY
-    # Weights may be infinite. Guesses from such weights fail, but numpy must not warn.
+    # Weights may be infinite. numpy must not warn about them.
     with without_collector() if many else nullcontext(), np.errstate(all="ignore"):
         return _units_of(store, recent, files, parent)
 
@@ -108,7 +109,11 @@ def _weights(
     files: Mapping[str, ParsedFile],
     entries: Mapping[str, FileEntry],
 ) -> Mapping[ParameterId, Weight]:
-    """The weights that a step changed. If guesses are unsure, samples of the data decide."""
+    """Maps each parameter of the optimizer to its weights.
+
+    If several weights have the shape of a parameter, samples of the values show which weights
+    belong to the parameter.
+    """
     if not step.guess.unsure:
         return step.guess.weights
     known = recent.trainings.matched.get(step.key)
@@ -128,7 +133,7 @@ def _weights(
 
 
 class _Comparison:
-    """Compares samples of a commit's tensors with samples of the parent's tensors."""
+    """Finds the weights of parameters by comparing changes of weights with optimizer states."""
 
     def __init__(
         self, store: Store, files: Mapping[str, ParsedFile], entries: Mapping[str, FileEntry]
@@ -138,7 +143,7 @@ class _Comparison:
         self._entries = entries
 
     def matched(self, step: Step, unsure: Unsure) -> dict[ParameterId, Weight]:
-        """Maps parameters of equal shape to their weights, as far as the data decide.
+        """Maps parameters of equal shape to their weights, if the values show the weights.
 
         Raises DamagedData.
         """

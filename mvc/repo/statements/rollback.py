@@ -1,10 +1,10 @@
 """Rollback: deploys the previous version of a target again.
 
-``live.succession`` orders the deployments of a target. A rollback repeats the deployment before the
-live deployment: the rollback records a new deployment of the same version. The next rollback counts
-from the repeated deployment, not from the new deployment. A rollback skips all versions that the
-directly preceding rollbacks replaced. After a deployment, or a rollback to a later version, no
-version is skipped.
+A rollback finds the deployment before the live deployment, and *repeats* it: it records a new
+deployment of the same version. For example, a user deploys the versions A, B and C. The first
+rollback deploys B again. The second rollback deploys A again, because it starts from the old
+deployment of B. A rollback skips versions that the directly preceding rollbacks have replaced:
+after deployments of A, C, B and C, the second rollback skips C and deploys A.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mvc.store.store import Store
 
 
 class RolledBack(Deployed, frozen=True, kw_only=True):
-    """The deployment that a rollback recorded. ``left``: the version that the rollback replaced."""
+    """The new deployment of a rollback. ``left``: the version that the rollback replaced."""
 
     left: CommitId
 
@@ -98,7 +98,7 @@ def rollback(
 
 
 class _Past:
-    """The deployments of a target up to a moment, read lazily."""
+    """The deployments of a target until ``now_ns``."""
 
     def __init__(self, snapshot: Snapshot, target: str, now_ns: int, against: Against) -> None:
         self._against = against
@@ -107,7 +107,7 @@ class _Past:
         self._now_ns = now_ns
 
     def steps_back(self, live: Deployed, steps: int) -> Deployed:
-        """The deployment that the last of ``steps`` rollbacks repeats. Raises NoDeployment."""
+        """The deployment that a rollback by ``steps`` steps repeats. Raises NoDeployment."""
         current, passed, left = live, {live.commit}, set(self._left_before())
         for _ in range(steps):
             before = next(self._before(self._origin(current), passed | left), None)
@@ -153,15 +153,19 @@ class _Past:
         return (d for d in line if d.id not in self._against.without)
 
     def _before(self, origin: Deployed, without: set[CommitId]) -> Iterator[Deployed]:
-        """Yields the deployments before ``origin``, except deployments of ``without``.
+        """Yields the deployments before ``origin``, newest first.
 
-        ``origin`` may have been retracted since.
+        ``without``: versions whose deployments are skipped. ``origin`` may be retracted.
         """
         line = self._succession(origin)
         rest = dropwhile(lambda deployed: deployed.sequence != origin.sequence, line)
         return (d for d in islice(rest, 1, None) if d.commit not in without)
 
     def _left_before(self) -> Iterator[CommitId]:
+        """Yields the versions that the directly preceding rollbacks have replaced.
+
+        Ends at a deployment that is no rollback, and at a rollback to a later version.
+        """
         for deployed, before in pairwise(self._succession()):
             origin = self._origin(deployed)
             if origin is deployed or self._is_later(origin, self._origin(before)):
@@ -174,16 +178,16 @@ class _Past:
         return next(line, None) == a.id
 
     def _origin(self, deployed: Deployed) -> Deployed:
-        """The deployment that ``deployed`` repeats, possibly through several rollbacks.
+        """The original deployment that a rollback repeats, possibly after several rollbacks.
 
         If ``deployed`` is no rollback, ``deployed`` itself.
         """
-        while (earlier := self._returned_to(deployed)) is not None:  # ends, as ``earlier`` is older
+        while (earlier := self._returned_to(deployed)) is not None:
             deployed = earlier
         return deployed
 
     def _returned_to(self, deployed: Deployed) -> Deployed | None:
-        """The earlier deployment of the same version that a rollback repeats, or None."""
+        """The earlier deployment that a rollback repeats. None if ``deployed`` is no rollback."""
         if deployed.returns_to is None:
             return None
         back = self._snapshot.by_sequence(deployed.returns_to)

@@ -220,11 +220,11 @@ class BaseCache:
         return known and self.layout.returns_to(chain, self.graph.next_sequence)
 
     def _keep_older(self, name: str, cached: _Cached) -> _Cached | None:
-        """Keeps ``cached`` as the base of a later version.
+        """Stores ``cached`` in ``_older`` as the base of a later version.
 
-        Returns a tensor whose buffer may be overwritten: the tensor that was kept before, if it has
-        the same size. None if a new buffer is needed. If the budget allows no new buffer,
-        ``cached`` is not kept, and ``cached`` itself is returned.
+        Returns a tensor whose buffer may be overwritten: the previous tensor in ``_older``, if it
+        has the same size. None if a new buffer is needed. If the budget allows no new buffer, does
+        not store ``cached``, and returns ``cached`` itself.
         """
         before = self._older.get(name)
         if before is None and not self._budget.has_room(cached.spec.nbytes):
