@@ -9,8 +9,8 @@ files with the states of these objects, the source code and the environment.
 some of these versions, the *full states*, store the whole training state. A full state has the
 files above, but its recipe is named ``steps.json``. The base of ``steps.json`` is the full state
 itself. A version cannot contain its own id and root, so ``steps.json`` has zeros in place of both.
-In the other versions, ``recipe.json`` names a full state, the version before, and the data of each
-batch since the version before (``Batches``).
+In every version after a full state, ``recipe.json`` names this full state, the preceding version,
+and the data of each batch since the preceding version (``Batches``).
 
 In a recipe, finite numbers, texts, lists, true, false and null are written as in JSON. Any other
 argument is a JSON object with one of these tags as its key:

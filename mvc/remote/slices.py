@@ -57,7 +57,7 @@ class Absent(Struct, frozen=True, array_like=True):
 class SentShape(Struct, frozen=True, array_like=True):
     """Dtype and shape of a tensor that is sent, although no version in the slice has it.
 
-    Another tensor is stored as a delta from this tensor, for example.
+    For example, another tensor is sent as a delta from this tensor.
     """
 
     id: Id

@@ -137,7 +137,10 @@ def changes(
 
 
 def _change(repo: Repository, commit: Commit, check: Progress) -> VersionChange | None:
-    """Compares a version with its first parent. None if the weights of either were dropped."""
+    """Compares a version with its first parent.
+
+    None if the weights of one of the two versions were dropped.
+    """
     difference = repo.diff(commit.parents[0], commit.id, progress=check)
     if difference.unmeasured:
         return None

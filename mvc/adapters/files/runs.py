@@ -4,7 +4,7 @@ Nearby floats have similar exponents, and most bits of an exponent are in one by
 compared with the byte 8 positions later, which is at the same position in another float. The
 positions of similar bytes show the *alignment*: where the floats begin. The file is split where the
 alignment changes, so that each part consists of whole floats. Splits depend only on nearby bytes.
-So if a later version of the file has the same floats at another position, the part is the same.
+So if a later version of the file has the same floats at another position, they form an equal part.
 """
 
 from __future__ import annotations

@@ -226,8 +226,7 @@ class Spool(io.RawIOBase):
     """A file that is being written to ``place``. ``close`` commits the file.
 
     With a ``transaction``, the end of the transaction commits the file instead. If an exception is
-    raised in the ``with`` block of the file, the file is discarded. If the file is closed while an
-    exception is handled that was raised after the file was opened, the file is discarded, too.
+    raised while the file is open, the file is discarded.
     """
 
     mode = "wb"
@@ -514,7 +513,7 @@ def _unnamed(scratch: Scratch) -> WriteFile:
 
 
 class _Written(Source):
-    """Allows to parse a file that is still open for writing."""
+    """Reads a file that is still open for writing, so that the file can be parsed."""
 
     def __init__(self, file: WriteFile) -> None:
         self._file = file

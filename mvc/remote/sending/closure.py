@@ -115,7 +115,7 @@ class Closure:
         self.file, self.near = file, near or {}
         self._manifest_base = manifest
         self._snapshot = store.snapshot
-        # A reader of its own keeps pack files open, so that they stay readable if gc deletes them.
+        # This reader keeps pack files open, so that they stay readable if gc deletes them.
         self.packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
         self.manifests = ManifestStream(store)
@@ -130,8 +130,8 @@ class Closure:
         self._done: set[int] = set()  # entries whose contents were sent
         self._left: set[bytes] = set()  # contents of the entries in ``_done`` that were not sent
         self._extra: set[bytes] = set()  # contents that were sent with another entry
-        # A receiver that lacks a content probably lacks older contents, too. They are sent without
-        # a question, which saves round trips.
+        # A receiver that lacks a content probably lacks older contents, too. Older contents are
+        # sent without a question, which saves round trips.
         self._doubted = max((self.home(id_) or 0 for id_ in self.lacking), default=-1)
         self._specs: dict[bytes, TensorSpec | None] = {}
         self.known: set[bytes] = set()
@@ -167,9 +167,9 @@ class Closure:
     def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
         """Dtype and shape of a blob (the bytes of a tensor).
 
-        None if they are unknown, or if the blob must not be sent. They are read from a version that
-        has the blob. If there is no such version, the candidates ``like`` are tried: the id of a
-        blob is a hash that includes dtype and shape.
+        None if dtype and shape are unknown, or if the blob must not be sent. Dtype and shape are
+        read from a version that has the blob. Without such a version, the candidates ``like`` are
+        tried, because the id of a blob is a hash that includes dtype and shape.
         """
         if id_ not in self._specs:
             if len(self._specs) > _RESOLVED:

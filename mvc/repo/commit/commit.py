@@ -52,7 +52,7 @@ def commit(store: Store, config: Config, recent: Recent, request: CommitRequest)
 
 
 def _committed(store: Store, config: Config, recent: Recent, inputs: Inputs) -> CommitResult:
-    """Commits. Tries again if gc deletes a version that the commit builds on during the commit."""
+    """Commits. If gc deletes a version that the commit needs as a base, tries again."""
     budget = cache_bytes(str(config.get("python.keep_base")))
     with recent.caches.lock:
         cached = [change.path for change in inputs.changes if change.cached]

@@ -113,8 +113,8 @@ class BaseCache:
 
     The next commit encodes deltas from these tensors, and overwrites their buffers with the new
     tensors. Then ``settle`` hashes the buffers, to detect tensors that the caller modified during
-    the commit. If ``layout`` will use an older version as a base, this version is cached, too, if
-    the budget allows it.
+    the commit. An older version that ``layout`` will use as a base is cached, too, unless the
+    budget is exhausted.
     """
 
     def __init__(self, graph: Graph, budget: BaseCaches) -> None:
