@@ -1,4 +1,4 @@
-"""Lazy attributes of modules: a name is imported on first use."""
+"""Lets a package export names that are imported only on first use, to make ``import mvc`` fast."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def face(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A function to use as the ``__getattr__`` of ``module``.
+    """Returns a function to use as the ``__getattr__`` of the module ``module``.
 
-    ``names`` maps each name to the module that defines the name, or to the package that contains a
-    module of this name. If that module or package has no such attribute, the name means the module
-    or package itself.
+    ``names`` maps an exported name to the module that defines it, for example ``"Repository"`` to
+    ``"mvc.api.repository"``. If the module has no attribute of this name, the module itself is
+    exported.
     """
 
     def look_up(name: str) -> Any:

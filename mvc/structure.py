@@ -1,13 +1,13 @@
-"""Nested Python values as exact JSON: the structure of a state around its tensors.
+"""Encodes a nested Python value that contains tensors as JSON, without the tensors' data.
 
-A tensor's name is its location: keys and positions joined with '.'. Torch files and states
-committed from Python use the same rules. So equal states have equal Merkle roots.
+A tensor gets a name: the keys and positions on the path to it, joined with '.'. Torch files and
+states committed from Python use the same rules, so equal states have equal hashes.
 
-The encoding of a value is called its node. ``null``, booleans, numbers, texts and lists are encoded
-as themselves. Each other value is encoded as an object:
+The encoding of a value is called its *node*. ``None`` is encoded as ``null``. Booleans, numbers,
+texts and lists are encoded as themselves. Every other value is encoded as an object:
 
 ====================  =======================================================
-``{}``                the torch tensor whose name is the object's location
+``{}``                the torch tensor that is named after this path
 ``{"torch": k}``      the torch tensor named k. The tag is ``numpy`` for a
                       numpy array, ``scalar`` for a numpy scalar
 ``{"dict": x}``       a dictionary. x is an object if all keys are texts, else
@@ -19,8 +19,7 @@ as themselves. Each other value is encoded as an object:
 ``{"complex": [..]}`` the real and the imaginary part
 ====================  =======================================================
 
-Values of other types are refused with an error that names location and type. Decoding looks up no
-class by its name.
+Values of other types are refused. Unlike pickle, decoding cannot run code.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from typing import Any, NoReturn
 from mvc.errors import DamagedData, UnsupportedTensor
 
 MAX_DEPTH = 100
-"""The largest number of nested levels. A state that contains itself exceeds this limit, too."""
+"""The largest number of nested levels. This also refuses a value that contains itself."""
 
 _VERSION = 1
 _DECIMAL_BITS = 256
@@ -46,7 +45,7 @@ Lookup = Callable[[str, str], Any]
 
 
 def part_name(key: object) -> str:
-    """The part of a tensor's name for one key of a dictionary, or one position in a list."""
+    """A key of a dictionary or a position in a list, as a part of a tensor's name."""
     if isinstance(key, str):
         return key
     if isinstance(key, bool) or key is None or isinstance(key, float):
@@ -62,7 +61,7 @@ def part_name(key: object) -> str:
 
 
 def join(path: str | None, part: str) -> str:
-    """The name of ``part`` inside ``path``. ``path`` is None in the outermost container."""
+    """The path of ``part`` inside ``path``. ``path`` is None for the outermost value."""
     return part if path is None else f"{path}.{part}"
 
 
@@ -83,11 +82,11 @@ class Names:
 
 
 def encode(value: Mapping[Any, Any], leaf: Leaf) -> str:
-    """``value`` as ASCII JSON.
+    """Encodes ``value`` as ASCII JSON.
 
-    ``leaf(location, x)`` is called for each value x that is not a number, text or bytes. ``leaf``
-    returns (tag, name) if x is a tensor, else None. Raises UnsupportedTensor for a value that a
-    state cannot contain.
+    ``leaf(path, x)`` is called for each value x inside ``value`` except None, booleans, numbers,
+    texts and bytes. ``leaf`` returns (tag, name) if x is a tensor, else None. Raises
+    UnsupportedTensor for a value of a type that cannot be encoded.
     """
     node = as_node(value, leaf)
     return json.dumps({"version": _VERSION, "state": node}, separators=(",", ":"))
@@ -113,13 +112,13 @@ def _encode(leaf: Leaf, value: Any, path: str | None, depth: int) -> Any:
     if isinstance(value, Mapping):
         return _encode_mapping(leaf, value, path, depth)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    # torch.Size is a tuple of integers under another name.
+    # torch.Size is a subclass of tuple. It is encoded as a tuple of integers.
     if type(value) not in {list, tuple} and kind != "torch.Size":
         raise UnsupportedTensor(
             f"{_location(path)} is of type {kind}, which a state cannot contain",
             hint="use tensors, arrays, dictionaries, lists, tuples, numbers, texts and bytes",
         )
-    # No name is built for a plain number, because training histories are long lists of numbers.
+    # For speed, no path is joined for plain values: training histories are long lists of numbers.
     items = [
         plain
         if (plain := _plain(v)) is not None
@@ -154,7 +153,7 @@ def _location(path: str | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The node of a truth value, number, text or bytes; None for all other values."""
+    """The node of a boolean, number, text or bytes; None for all other values."""
     kind = type(value)
     if kind in {bool, str}:
         return value
@@ -170,9 +169,9 @@ def _plain(value: Any) -> Any:
 
 
 def decode(text: str, lookup: Lookup) -> Any:
-    """The value that ``text`` encodes. Raises DamagedData.
+    """Decodes the result of ``encode``. Raises DamagedData.
 
-    ``lookup(tag, name)`` returns the tensor with this name.
+    ``lookup(tag, name)`` must return the tensor with this name.
     """
     try:
         top = json.loads(text)

@@ -1,4 +1,4 @@
-"""Formats tables, moments, sizes, shares, counts and lists for users. All functions are pure."""
+"""Formats tables, times, sizes, percentages, counts and lists for users."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def text_table(
 ) -> str:
     """Aligned columns, two spaces apart. Columns that are empty in every row are omitted.
 
-    ``right``: the positions of right-aligned columns. ``painted(row, column, text)``: returns the
-    text of a cell with colour codes, which take no space on the terminal.
+    ``right``: the positions of right-aligned columns. ``painted(row, column, text)``: adds colour
+    codes to the text of a cell.
     """
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(*shown, strict=True)]
@@ -74,7 +74,7 @@ def _aligned(text: str, width: int, *, right: bool) -> str:
 
 
 def cell_width(text: str) -> int:
-    """Terminal columns that ``text`` occupies."""
+    """The width of ``text`` on a terminal, in columns."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
@@ -113,7 +113,7 @@ def number(value: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """``part`` of ``whole``: ``28.7 %``. ``0 %`` and ``100 %`` are always exact."""
+    """``part`` as a percentage of ``whole``: ``28.7 %``. Never rounds to ``0 %`` or ``100 %``."""
     if not whole:
         return "0 %"
     share = 100 * part / whole
@@ -127,7 +127,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def stored_for(stored: int, raw: int) -> str:
-    """``8.1 MB stored for 110 MB (7.4 %)``. A percentage above 100 is omitted."""
+    """For example ``8.1 MB stored for 110 MB (7.4 %)``. Omits a percentage above 100."""
     text = f"{size(stored)} stored"
     if not raw:
         return text
@@ -141,7 +141,9 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """A hint for an unknown name: the most similar ``names``. If there are none, ``otherwise``."""
+    """A hint for an unknown name: the most similar of ``names``, or ``otherwise`` if none is
+    similar.
+    """
     from difflib import get_close_matches  # rarely needed
 
     close = get_close_matches(name, [*names], n=3, cutoff=0.5)
@@ -149,7 +151,10 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> str:
-    """The first ``most`` words, and how many words remain. ``most``: None means all words."""
+    """The first ``most`` words, and how many words follow: ``a, b and 3 more``.
+
+    If ``most`` is None, all words.
+    """
     rest = len(words[most:]) if most is not None else 0
     return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
 

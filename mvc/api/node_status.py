@@ -1,6 +1,8 @@
-"""The version that each node reports, compared with the live version of the node's target.
+"""Compares the version that each node uses with the version that it should use.
 
-A node is a machine that serves the version that is live on a target.
+A *target* is a name for a place where models are in use, such as ``prod``. The version that was
+deployed to a target last is *live* there. A *node* is a machine that uses the live version of a
+target, and reports this to the remote.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from mvc.times import datetime_of, nearest
 CLOCK_MS = 10_000
 """A node's clock counts as wrong if the difference is larger than this number of milliseconds."""
 SILENT_NS = 600 * 10**9
-"""A node is silent if it does not serve the live version and has not reported for this time."""
-_FARTHEST = 1000  # how many deployments are searched for a node's version
+"""A node is silent if it has not reported the live version in this time."""
+_FARTHEST = 1000  # how many deployments of a target are searched for a node's version
 
 
 class NodeStatus(Struct, frozen=True):
     """The newest report of one node for one target, compared with the live version at ``now_ns``.
 
-    ``since_ns``: since when the node has served ``commit``, by the node's clock. ``reported_ns``:
-    when the report arrived, by the remote's clock. ``ahead_ms``: how far the node's clock was
-    ahead; None if unknown. ``live``, ``live_ns``: the target's live version and when it went live;
-    None if there is none. ``behind``: number of deployments from ``commit`` to ``live``; None if
-    ``commit`` is not among the newest 1,000 deployments.
+    ``commit``: the version that the node has used since ``since_ns`` (by the node's clock).
+    ``reported_ns``: when the report arrived (by the remote's clock). ``ahead_ms``: how far the
+    node's clock was ahead of the remote's clock; None if unknown. ``live``: the live version of the
+    target, or None. ``live_ns``: when ``live`` went live, or None. ``behind``: the number of
+    deployments after that of ``commit``; None if ``commit`` is not among the newest 1,000.
     """
 
     node: str
@@ -65,10 +67,7 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def silent_since_ns(self) -> int | None:
-        """When the node's newest report arrived, if a report of the live version is overdue.
-
-        Otherwise None.
-        """
+        """When the newest report of a silent node arrived. None if the node is not silent."""
         if not self.is_behind or self.live_ns is None:
             return None
         due = max(self.live_ns, self.reported_ns)
@@ -76,10 +75,11 @@ class NodeStatus(Struct, frozen=True):
 
 
 def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]:
-    """The newest report of each node, sorted by target and node. ``target``: only this target.
+    """The newest report of each node, sorted by target and node.
 
-    Raises UnknownTarget if the target has no deployments and no reports; DamagedData if lost
-    entries of the journal (the file with all operations) may contain reports.
+    ``target``: if not None, only nodes of this target. Raises UnknownTarget if ``target`` has no
+    deployments and no reports. Raises DamagedData if the journal (the file with all operations) has
+    lost entries, because these may contain reports.
     """
     store = repo.handle.store
     snapshot, now_ns = store.fresh(), nearest(store.clock.now_ns())
@@ -119,5 +119,5 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
 
 
 def _natural(name: str) -> tuple[int, str]:
-    """Sort key: numeric names are sorted by value (9 before 10). They follow all other names."""
+    """Sort key: names with letters first, then numeric names by value (9 before 10)."""
     return int(name) if name.isascii() and name.isdecimal() else -1, name

@@ -1,12 +1,11 @@
-"""A stream of bytes of known length, stored in the smallest of four forms.
+"""Compresses bytes. The result is called a *stream*, and has one of four forms.
 
-The forms are: raw bytes; one value, if all bytes are equal; a compressed frame; or a bitmap of the
-nonzero bytes, and their values. docs/format.md defines these forms ("Payload of a single member").
-A compressed frame needs at least one bit for each byte. If most bytes are zero, the bitmap form
-needs less, because the bitmap is stored as a stream itself.
+RAW: the bytes. CONSTANT: one value, if all bytes are equal. FRAME: a compressed frame. SPARSE, if
+most bytes are zero: a bitmap that marks the nonzero bytes, followed by the nonzero bytes; each of
+these two parts is a stream itself. docs/format.md defines the forms ("Payload of a single member").
 
-The form is chosen from a sample of the bytes, without trying all four. A pipeline without a
-compressor (``method`` None) stores only the raw bytes.
+The encoder chooses the form from a sample of the bytes. A pipeline without a compressor (``method``
+None) stores only the raw bytes. The decoder must know the number of bytes.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ Parts = list[bytes | memoryview]
 
 RAW, CONSTANT, FRAME, SPARSE = range(4)
 
-SEGMENT = 4 * MIB  # bounds the memory of a compressor's window
+SEGMENT = 4 * MIB  # maximum length of a stream, to limit the memory of a compressor
 _SAMPLE_BLOCKS, _SAMPLE_BLOCK = 8, 512  # bytes
-_SMALL = 64  # bytes below which a frame's header outweighs its saving
-_DEPTH = 4  # a bitmap is an eighth of its stream: 1 MiB, 128 KiB, 16 KiB, 2 KiB
-_FULL_ENTROPY = 7.85  # bits per byte, above which coding gains less than 2 %
-_SPARSE_SHARES = (0.01, 0.2)  # of nonzero bytes; with fewer, zstd's matches cover the zeros
+_SMALL = 64  # shorter data is not compressed, because a frame's header needs more than is saved
+_DEPTH = 4  # how deep the form SPARSE may be nested; a bitmap is an eighth of its stream
+_FULL_ENTROPY = 7.85  # bits per byte, above which compression saves less than 2 %
+_SPARSE_SHARES = (0.01, 0.2)  # shares of nonzero bytes between which SPARSE is used
 
 
 def encode_stream(
@@ -44,11 +43,12 @@ def encode_stream(
     repeats: bool = False,
     sparse: tuple[float, float] = _SPARSE_SHARES,
 ) -> Parts:
-    """Encodes ``data``; returns parts to be joined. With ``method`` None, these are the raw bytes.
+    """Encodes ``data``. Returns parts, which the caller joins. A part may be a view of ``data``.
 
-    A part may be a view of ``data``, because a copy would need new memory. ``repeats``: whether the
-    data may repeat over long distances although its bytes look random, as in the bitmap of a matrix
-    with idle columns. ``sparse``: the shares of nonzero bytes between which a bitmap is stored.
+    ``method``: the compressor; None stores the raw bytes. ``depth``: how many SPARSE streams
+    contain this stream. ``repeats``: whether data with high entropy should be compressed, too,
+    because it may repeat over long distances. ``sparse``: the shares of nonzero bytes between which
+    the form is SPARSE.
     """
     if method is None:
         return [data.data]
@@ -56,7 +56,7 @@ def encode_stream(
     if count == 0:
         return []
     first = int(data[0])
-    if count < _SMALL:  # a sample would be all of the data
+    if count < _SMALL:
         same = count == 1 or data.tobytes().count(first) == count
         return [bytes((CONSTANT, first))] if same else _raw(data, depth)
     entropy, filled = _sample(data)
@@ -82,7 +82,7 @@ def _raw(data: Bytes, depth: int) -> Parts:
 
 
 def gathered(parts: Parts, allocate: Callable[[int], memoryview]) -> memoryview:
-    """``parts`` joined, in memory from ``allocate``."""
+    """Joins ``parts`` in memory from ``allocate``."""
     room, at = allocate(sum(map(len, parts))), 0
     for part in parts:
         room[at : at + len(part)] = part
@@ -91,13 +91,16 @@ def gathered(parts: Parts, allocate: Callable[[int], memoryview]) -> memoryview:
 
 
 def _sample(data: Bytes) -> tuple[float, float]:
-    """Entropy in bits per byte and share of nonzero bytes, in blocks spread over ``data``."""
+    """Estimates the entropy of ``data`` in bits per byte, and the share of nonzero bytes.
+
+    Reads only a few blocks, spread over ``data``.
+    """
     size = min(len(data), _SAMPLE_BLOCKS * _SAMPLE_BLOCK)
     counts = tally(data, _SAMPLE_BLOCKS, _SAMPLE_BLOCK)
     symbols = int(np.count_nonzero(counts))
     if symbols == 1:
         return 0.0, float(counts[0] == 0)
-    # Miller and Madow: a sample underestimates entropy by (symbols - 1) / (2 n) nats.
+    # Miller and Madow: a sample of n bytes underestimates entropy by (symbols - 1) / (2 n) nats.
     bias = (symbols - 1) / (2 * size * log(2))
     entropy = log2(size) - float(_terms().take(counts).sum()) / size + bias
     return entropy, 1 - int(counts[0]) / size
@@ -113,10 +116,12 @@ def _terms() -> NDArray[np.float64]:
 def decode_stream(
     cursor: Cursor, count: int, method: Compressor | None = FAST, slot: str = "s", *, depth: int = 0
 ) -> Bytes | int:
-    """The next stream of ``count`` bytes: an array, or one value if all bytes are equal.
+    """Decodes the next stream, of ``count`` bytes. Returns an array, or an integer if all bytes
+    have this value.
 
-    Any zstd ``method`` decodes the frames of every level. The array may be a view of the stored
-    data or of the scratch buffer ``slot``. Do not write to the array. Raises DamagedData.
+    ``method``: the compressor of the encoder, or zstd at any level if the encoder used zstd. Do not
+    write to the array: it may be a view of the stored data or of the scratch buffer ``slot``.
+    Raises DamagedData.
     """
     if method is None:
         return np.frombuffer(cursor.read(count), np.uint8)
@@ -153,11 +158,11 @@ def decode_array(
 def decode_bitmap(
     cursor: Cursor, count: int, method: Compressor | None, slot: str, *, depth: int = 0
 ) -> tuple[Bytes, int]:
-    """The next stream, which is a bitmap over ``count`` elements, and the number of ones in it."""
+    """Decodes the next stream, a bitmap with ``count`` bits. Returns it and its number of ones."""
     marks = decode_array(cursor, -(-count // 8), method, slot + "m", depth=depth)
     if count % 8 and int(marks[-1]) & (0xFF >> count % 8):
         raise DamagedData("a bitmap marks elements past its end")
-    even = len(marks) // 8 * 8  # words of 8 bytes, because summing the counts is slow
+    even = len(marks) // 8 * 8  # counted in words of 8 bytes, which is faster
     rest = int(np.bitwise_count(marks[even:]).sum())
     return marks, int(np.bitwise_count(marks[:even].view(np.uint64)).sum()) + rest
 
@@ -165,12 +170,12 @@ def decode_bitmap(
 def encode_segments(data: Bytes, method: Compressor | None) -> Parts:
     """Encodes bytes as streams of at most ``SEGMENT`` bytes."""
     starts = range(0, len(data), SEGMENT)
-    # Copied, because a group's planes are freed before its record is appended.
+    # Copied, because the memory of ``data`` is freed before the parts are written.
     return [bytes(part) for at in starts for part in encode_stream(data[at : at + SEGMENT], method)]
 
 
 def decode_segments(cursor: Cursor, out: Bytes, method: Compressor | None) -> None:
-    """Fills ``out``. Raises DamagedData unless exactly as many bytes are stored."""
+    """Decodes the streams of ``encode_segments`` into ``out``. Raises DamagedData."""
     for start in range(0, len(out), SEGMENT):
         segment = out[start : start + SEGMENT]
         segment[:] = decode_stream(cursor, len(segment), method, "segment")

@@ -1,9 +1,8 @@
-"""Open files. A write transfers all of its bytes or raises an error.
+"""Open files, for reading and for writing, with complete transfers and mvc's errors.
 
-A read transfers less only at the end of the file. Every transfer has its own offset. The position
-that the operating system keeps for an open file is not used, so several threads can use one handle.
-System calls are in small methods whose names begin with an underscore, such as ``_read``. Test
-doubles replace these methods and inherit the rest.
+A write transfers all bytes or raises an error. A read transfers fewer bytes than requested only at
+the end of the file. Every read states its offset, so several threads can read one open file. Each
+system call has its own small method, such as ``_read``. Tests replace these methods.
 """
 
 from __future__ import annotations
@@ -27,21 +26,18 @@ from mvc.io.os_errors import sync_failure, translate
 from mvc.types import Bytes, Closing
 
 MOST = 1 << 30
-"""Maximum bytes of one call.
-
-Linux transfers less than 2 GiB at once. macOS refuses larger calls.
-"""
+"""Maximum number of bytes of one read or write call. The limit of the systems is nearly 2 GiB."""
 
 VECTORS = 1024
-"""Maximum number of buffers in one call: IOV_MAX on Linux and macOS."""
+"""Maximum number of buffers in one write call: IOV_MAX on Linux and macOS."""
 
 PAGE = 4096
-"""File offset, memory address and length of a direct write must be multiples of this."""
+"""File offset, memory address and length of a direct write must be multiples of this number."""
 
 LARGE = 1 << 20
-"""Minimum bytes of a direct write, which bypasses the page cache.
+"""Minimum size of a direct write (a write that bypasses the page cache).
 
-Also the minimum bytes of a read that looks for holes (unwritten ranges of a sparse file).
+Also the minimum size of a read that skips holes (unwritten ranges of a sparse file).
 """
 
 _SMALL = 1 << 16
@@ -56,7 +52,8 @@ _REFUSED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 def aligned(size: int) -> memoryview:
     """New memory of zeros, aligned to PAGE."""
-    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared: no huge pages
+    # Private, because shared memory gets no huge pages.
+    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages
             room.madvise(mmap.MADV_HUGEPAGE)
@@ -107,7 +104,7 @@ class FileIdentity(Struct, frozen=True):
 
 
 class _Handle(Closing):
-    """A descriptor that is closed once; usable as a context manager."""
+    """The common base of ``ReadFile`` and ``WriteFile``; usable as a context manager."""
 
     _fd = -1
 
@@ -119,14 +116,14 @@ class _Handle(Closing):
         self.close()
 
     def close(self) -> None:
-        """Closes the file; has no effect a second time. Flushes nothing to disk."""
+        """Closes the file without flushing it. A second call has no effect."""
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             with translate(self.path, "close"):
                 os.close(descriptor)
 
     def size(self) -> int:
-        """The present length of the file in bytes."""
+        """The current size of the file in bytes."""
         return self.identity().size
 
     def fileno(self) -> int:
@@ -134,13 +131,13 @@ class _Handle(Closing):
         return self._fd
 
     def identity(self) -> FileIdentity:
-        """The open file's identity, even if its name belongs to another file now."""
+        """The identity of the open file, even if the file was renamed or replaced at its path."""
         with translate(self.path, "inspect"):
             return self._stat()
 
     def read(self, offset: int, length: int) -> bytes:
         """``length`` bytes at ``offset``, or fewer at the end of the file."""
-        if length > _SMALL:  # a damaged length must not allocate more than the file's size
+        if length > _SMALL:  # a wrong length from damaged data must not allocate much memory
             length = max(0, min(length, self.size() - offset))
         with translate(self.path, "read"):
             data = self._call_read(offset, length)
@@ -170,15 +167,15 @@ class _Handle(Closing):
 class ReadFile(_Handle):
     """A regular file open for reading at any offset, from any thread.
 
-    Large reads skip holes, the unwritten ranges of a sparse file, and fill these parts of the
-    buffer with zeros. They do so only on file systems that are known to report holes correctly.
+    Large reads skip holes (unwritten ranges of a sparse file), and fill these parts of the buffer
+    with zeros. Holes are skipped only on file systems that are known to report holes correctly.
     OpenZFS, for example, has reported written data as a hole (openzfs/zfs issue 15526).
     """
 
     _sparse: bool | None = None
 
     def read_header(self, offset: int, length: int) -> bytes:
-        """The same as ``read``, for headers of records. Test doubles may replace it."""
+        """The same as ``read``, for headers of records. Tests replace this method."""
         return self.read(offset, length)
 
     def ahead(self) -> ReadAhead:
@@ -186,9 +183,9 @@ class ReadFile(_Handle):
         return ReadAhead(self)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fills ``buffer`` (contiguous, writable) from ``offset`` on. Returns the number of bytes.
+        """Reads from ``offset`` on into ``buffer`` (contiguous, writable).
 
-        This number is less than the size of ``buffer`` only at the end of the file.
+        Returns the number of bytes. Fills ``buffer`` completely unless the file ends before.
         """
         view = _flat(buffer)
         if len(view) < LARGE or not self._is_sparse():
@@ -205,7 +202,10 @@ class ReadFile(_Handle):
         return max(0, end - offset)
 
     def is_hole(self, offset: int, length: int) -> bool:
-        """Whether a range is certainly a hole, so that its bytes are zero. False below 1 MiB."""
+        """Whether a range is certainly a hole, so that its bytes are zero.
+
+        Always False for a range below 1 MiB.
+        """
         end = offset + length
         if length < LARGE or not self._is_sparse() or end > self.size():
             return False
@@ -224,10 +224,9 @@ class ReadFile(_Handle):
         return self._sparse
 
     def _seek(self, offset: int, whence: int) -> int:
-        """Offset of the next data or hole; ``sys.maxsize`` if there is none.
+        """Offset of the next data or hole; ``sys.maxsize`` if there is no next data or hole.
 
-        If the system cannot report holes, all bytes count as data. The call changes the position
-        that the system keeps for the file. Nothing uses this position.
+        If the system cannot report holes, all bytes count as data.
         """
         try:
             return os.lseek(self._fd, offset, whence)
@@ -258,7 +257,7 @@ class ReadFile(_Handle):
 
 
 class ContinuedFile(ReadFile):
-    """A file with the first ``end`` bytes of an open file, followed by the bytes ``more``."""
+    """The first ``end`` bytes of an open file, followed by the bytes ``more``, as one file."""
 
     def __init__(self, file: ReadFile, end: int, more: bytes) -> None:
         super().__init__(file.path, -1)
@@ -282,10 +281,10 @@ class ContinuedFile(ReadFile):
 
 
 class ReadAhead:
-    """Reads 1 MiB at once for sequential requests, otherwise exactly the requested bytes.
+    """Reads a file in steps of 1 MiB if the requests are sequential, so that few calls are needed.
 
-    An object serves one pass over the file, by one thread. It may miss bytes that are appended or
-    removed during the pass.
+    Use an object for one pass over the file, in one thread. If the file changes during the pass,
+    old bytes may be returned.
     """
 
     def __init__(self, file: ReadFile) -> None:
@@ -319,11 +318,10 @@ class ReadAhead:
 class WriteFile(_Handle):
     """A regular file open for writing; ``position`` is the offset of the next ``write``.
 
-    Nothing is durable before ``sync`` returns. After a failed flush, a second one could falsely
-    succeed, because the kernel may mark lost pages as clean. So every later call except ``close``
-    raises SyncFailed. A write of LARGE bytes or more bypasses the page cache if the file system
-    allows it, and if memory address and file offset have the same remainder modulo PAGE
-    (``aligned``).
+    Written bytes are durable only after ``sync``. If ``sync`` fails, every later call except
+    ``close`` raises SyncFailed, because after a failed flush the kernel may report lost pages as
+    written. A write of LARGE bytes or more bypasses the page cache if the file system allows this,
+    and if memory address and file offset have the same remainder modulo PAGE.
     """
 
     _direct: int | None = None  # descriptor for direct writes; -1 if they are refused
@@ -348,7 +346,10 @@ class WriteFile(_Handle):
         self._write_all(offset, data)
 
     def truncate(self, size: int) -> None:
-        """Changes the size to ``size`` bytes; ``position`` is the new end. Added bytes are zero."""
+        """Changes the file's size to ``size``, and sets ``position`` to the new end.
+
+        Added bytes are zero.
+        """
         self._check()
         with translate(self.path, "write"):
             self._truncate(size)
@@ -362,10 +363,7 @@ class WriteFile(_Handle):
         self._mode_changed = True
 
     def sync(self) -> None:
-        """Makes content and size durable.
-
-        The name is durable only after ``FileSystem.sync_dir``.
-        """
+        """Makes content and size durable. ``FileSystem.sync_dir`` makes the file's name durable."""
         self._check()
         try:
             self._sync()
@@ -376,7 +374,7 @@ class WriteFile(_Handle):
     def drop_pages(self) -> None:
         """Drops the file's durable pages from the page cache, so that the next read uses the disk.
 
-        Has no effect on systems that cannot do this.
+        Has no effect on systems without ``posix_fadvise``.
         """
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError):  # only advice
@@ -413,10 +411,9 @@ class WriteFile(_Handle):
         return offset - start
 
     def _begin_flush(self, start: int, end: int) -> None:
-        """Starts write-back if many bytes were written, so that ``sync`` takes less time.
+        """After many written bytes, starts to write them to the disk, so that ``sync`` is faster.
 
-        ``sync`` still reports errors. POSIX_FADV_DONTNEED starts the write-back of these pages, and
-        removes those that are clean from the page cache.
+        POSIX_FADV_DONTNEED starts this. ``sync`` reports the errors.
         """
         self._begun = start if self._begun is None else self._begun
         if end - self._begun >= _BEHIND and hasattr(os, "posix_fadvise"):
@@ -425,7 +422,7 @@ class WriteFile(_Handle):
             self._begun = end
 
     def _write(self, offset: int, views: Sequence[memoryview]) -> int:
-        # The bytes before the first whole page are written separately.
+        # A direct write must begin at a page: the bytes before this page are written separately.
         if O_DIRECT and len(views[0]) > LARGE - PAGE and self._direct != -1:
             before = -offset % PAGE
             if (_address(views[0]) + before) % PAGE == 0:
@@ -438,7 +435,9 @@ class WriteFile(_Handle):
         return os.pwrite(self._fd, views[0], offset)
 
     def _write_direct(self, offset: int, view: memoryview) -> int:
-        """Number of bytes written directly; 0 if the file system refuses direct writes."""
+        """Writes without the page cache. Returns the number of written bytes; 0 if the file system
+        refuses direct writes.
+        """
         if self._direct is None:
             self._direct = self._reopened()
         if self._direct < 0:
@@ -452,7 +451,9 @@ class WriteFile(_Handle):
             return 0
 
     def _reopened(self) -> int:
-        """A second descriptor, for direct writes. -1 on a network file system, or if refused."""
+        """Opens a second descriptor, for direct writes. Returns -1 on a network file system, or if
+        the system refuses.
+        """
         if mounts.is_network(mounts.type_of(self.path)):
             return -1
         try:
@@ -517,7 +518,7 @@ def _fill_zeros(view: memoryview) -> None:
 
 
 def _batch(views: list[memoryview]) -> list[memoryview]:
-    """The first of ``views``, within the limits of one call for buffers and bytes."""
+    """As many of ``views`` as one write call may have: VECTORS buffers, MOST bytes."""
     room, batch = MOST, []
     for view in views[:VECTORS]:
         batch.append(view[:room])
@@ -528,7 +529,7 @@ def _batch(views: list[memoryview]) -> list[memoryview]:
 
 
 def _after(views: list[memoryview], count: int) -> list[memoryview]:
-    """The rest of ``views`` after ``count`` bytes."""
+    """``views`` without their first ``count`` bytes."""
     for i, view in enumerate(views):
         if count < len(view):
             return [view[count:], *views[i + 1 :]]

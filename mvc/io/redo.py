@@ -1,12 +1,12 @@
-"""Redo journal: stores the new bytes of several files, then overwrites the files in place.
+"""A redo journal: lets a program overwrite several files in place, and survive a crash.
 
-Overwriting can be interrupted. So all new bytes are first written to a journal. Then the journal is
-*sealed*: its end is marked. A sealed journal is applied, and applied again after an interruption,
-until all files are complete. A journal without a seal has never been applied.
+All changes are first written to a journal file. Then the journal is *sealed*: its end is marked.
+Only a sealed journal is applied to the files. After a crash, it is applied once more from the
+start.
 
-A journal is a list of parts. A part consists of a CRC-32, its length and its bytes. The CRC-32 is
-of these bytes and of the bytes of all earlier parts. The first part is the list of files. The next
-parts are blocks of new bytes. An empty part is the seal.
+A journal is a list of parts. A part is a CRC-32, the number of its bytes, and its bytes. The CRC-32
+covers the bytes of this part and of all earlier parts. The first part is the list of files. Each
+following part has the changes of one block of a file. An empty part is the seal.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ BLOCK = 1 << 17
 """Bytes of a block. The position of a 2-byte word in a block of this size fits into two bytes."""
 
 _Block = tuple[int, int, int]
-"""A block: the number of its file in the list of files, and its offset and length in the journal.
-"""
+"""The number of a file in the list of files, and offset and length of a part in the journal."""
 
 _HEAD = struct.Struct("<II")
 _WORD, _FOUR = np.dtype("<u2"), np.dtype("<u8")
@@ -46,10 +45,11 @@ _BY_OTHERS = 0o077
 
 
 class ChangedFile(Struct, frozen=True):
-    """A file that the journal changes. ``name``: its path below the folder of all changed files.
+    """A file that the journal changes.
 
-    An empty ``name`` means that the path of the folder is itself the path of the file. ``before``
-    and ``size``: bytes of the old and of the new file; None if there is no old or no new file.
+    ``name``: the path relative to the folder of ``carry_out``; empty if this "folder" is itself the
+    file. ``before``: the size of the old file; None if the journal creates
+    the file. ``size``: the size of the new file; None if the journal deletes the file.
     """
 
     name: str
@@ -58,10 +58,10 @@ class ChangedFile(Struct, frozen=True):
 
 
 class _Changes(Struct, frozen=True, array_like=True):
-    """Changes to a block that begins at ``offset`` of file ``number``.
+    """The changes of the block that begins at ``offset`` of file ``number``.
 
-    ``new``: the new 2-byte words at ``positions``. Without ``positions``, all new bytes of the
-    block.
+    ``new``: the new 2-byte words at ``positions``, which count words from ``offset``. If
+    ``positions`` is empty, ``new`` has all bytes of the block.
     """
 
     number: int
@@ -71,7 +71,7 @@ class _Changes(Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes from ``offset`` to the end of the last change."""
+        """The number of bytes from ``offset`` to the end of the last change."""
         words = np.frombuffer(self.positions, _WORD)
         return 2 * int(words.max()) + 2 if len(words) else len(self.new)
 
@@ -87,10 +87,11 @@ class RedoJournal:
         self._write(msgpack.encode(files))
 
     def append(self, number: int, offset: int, old: Bytes, new: Bytes) -> None:
-        """Stores the changes from ``old``, the present bytes of file ``number``, to ``new``.
+        """Records that the bytes of file ``number`` from ``offset`` on change from ``old`` to
+        ``new``.
 
-        Both begin at ``offset``. At the end of the file, ``old`` may be shorter than ``new``.
-        ``number`` must not be less than in the previous call.
+        At the end of the file, ``old`` may be shorter than ``new``. Call this method for one file
+        after another, in the order of their numbers.
         """
         before, after = memoryview(old), memoryview(new)
         for start in range(0, len(after), BLOCK):
@@ -125,9 +126,9 @@ def discard(fs: FileSystem, path: Path) -> None:
 def carry_out(fs: FileSystem, path: Path, folder: Path, sealed: RedoJournal | None = None) -> bool:
     """Applies a journal to the files below ``folder``, durably. Does not delete the journal.
 
-    ``sealed``: the journal, if this process has written it. Then the journal is validated only if
-    its file has changed since. Returns False if nothing was written, because the journal is
-    missing, unsealed, damaged or another user's, or because a file has an unexpected size.
+    ``sealed``: the object that wrote the journal, if this process wrote it. Then the journal is
+    validated only if its file has changed since. Returns False and changes nothing if the journal
+    is missing, unsealed, damaged or another user's, or if a file has an unexpected size.
     """
     identity = fs.stat(path, follow=False)
     if identity is None or not identity.is_file or identity.owner != os.geteuid():
@@ -149,10 +150,10 @@ def carry_out(fs: FileSystem, path: Path, folder: Path, sealed: RedoJournal | No
 
 
 def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
-    """The positions and new values of the 2-byte words that differ.
+    """The positions of the 2-byte words that differ, and the new words.
 
-    If at least half of the words differ, or if the lengths do not allow this comparison: no
-    positions, and all of ``new``. If no word differs, both results are empty.
+    If at least half of the words differ, or if the lengths differ or are no multiple of 8, returns
+    no positions and all of ``new``. If no word differs, both results are empty.
     """
     if len(old) == len(new) and len(new) % _FOUR.itemsize == 0:
         before, after = np.frombuffer(old, _FOUR), np.frombuffer(new, _FOUR)
@@ -165,7 +166,7 @@ def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
 
 
 def _parts(journal: ReadFile) -> Iterator[tuple[int, bytes]]:
-    """The offset and bytes of each part before the seal.
+    """Yields the offset and bytes of each part before the seal.
 
     Raises DamagedData or struct.error if the journal is damaged or has no seal.
     """
@@ -184,7 +185,7 @@ def _parts(journal: ReadFile) -> Iterator[tuple[int, bytes]]:
 
 
 def _read(journal: ReadFile) -> tuple[list[ChangedFile], list[_Block]]:
-    """The files and blocks of a validated journal."""
+    """Reads and validates a journal. Returns its files and blocks."""
     parts, blocks = _parts(journal), list[_Block]()
     files = msgpack.decode(next(parts, (0, b""))[1], type=list[ChangedFile])
     for at, part in parts:
@@ -198,13 +199,13 @@ def _read(journal: ReadFile) -> tuple[list[ChangedFile], list[_Block]]:
 def _checked(
     fs: FileSystem, journal: ReadFile, folder: Path, sealed: RedoJournal | None
 ) -> tuple[Sequence[ChangedFile], Sequence[_Block]]:
-    """The files and blocks of the journal, after validation.
+    """The files and blocks of the journal. Raises DamagedData if a file has an unexpected size.
 
-    A present file may have any size from the old to the new one, because the journal may have been
-    applied in part.
+    The size may be any between the old and the new size, because the journal may have been applied
+    in part.
     """
     identity = journal.identity()
-    # The ctime may differ: the journal may have been renamed since.
+    # The ctime is ignored, because renaming the journal changes it.
     if sealed is not None and replace(sealed.identity, ctime_ns=identity.ctime_ns) == identity:
         files, blocks = sealed.files, sealed.blocks
     else:
@@ -219,7 +220,7 @@ def _checked(
 
 
 def _make_or_cut(fs: FileSystem, folder: Path, file: ChangedFile) -> None:
-    """Creates a new file, deletes a file without a new size, or gives a file its new size."""
+    """Creates a file, deletes a file, or changes its size."""
     path = folder / file.name
     if file.size is None:
         fs.unlink(path, missing_ok=True, within=folder)
@@ -243,7 +244,7 @@ def _overwrite(
     files: Sequence[ChangedFile],
     blocks: Sequence[_Block],
 ) -> None:
-    """Writes the blocks of the slice ``part``, and flushes the changed files to disk."""
+    """Applies the blocks ``blocks[part]`` of the journal, and flushes the changed files to disk."""
     room = np.empty(BLOCK // _WORD.itemsize, _WORD)
     for number, own in groupby(blocks[part], itemgetter(0)):
         path = folder / files[number].name

@@ -1,4 +1,4 @@
-"""Applies the threads, kernels and precision of a recorded environment."""
+"""Sets torch's threads, kernels and precision as in a recorded environment, for a replay."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from mvc.models.environment import SETTINGS, Environment
 
 
 def apply_settings(recorded: Environment) -> None:
-    """Applies an environment's settings to this process. Skips settings that cannot be applied.
+    """Applies the settings of a recorded environment to this process.
 
-    Call this before torch computes anything, because torch's first operation fixes the number of
-    interop threads.
+    Skips a setting that this torch does not support. Call this before torch computes anything,
+    because torch's first operation fixes the number of interop threads. Raises CannotRetrain for an
+    invalid thread count or an unknown dtype.
     """
     threads, settings = recorded.sections.get("threads", {}), recorded.sections.get("settings", {})
     with suppress(RuntimeError):

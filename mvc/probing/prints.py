@@ -1,4 +1,4 @@
-"""Hashes the tensors inside a value: in nested tuples, lists, mappings and dataclasses."""
+"""Finds, replaces and hashes the tensors inside the nested inputs and outputs of layers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from mvc.structure import MAX_DEPTH, join, part_name
 
 
 def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields pairs of place and tensor for the tensors in a value. A place is a path such as
-    ``0.mask``.
+    """Yields (path, tensor) for each tensor in a value. A path is for example ``0.mask``.
 
-    A sparse tensor yields its indices and values.
-
-    Skips everything that is not a tensor, and everything nested deeper than 100 levels.
+    Searches tuples, lists, mappings and dataclasses, down to 100 levels. Yields the indices and the
+    values of a sparse tensor as two tensors. ``place``: the path of ``value`` itself.
     """
     if isinstance(value, torch.Tensor):
         if value.layout is torch.sparse_coo:
@@ -46,7 +44,7 @@ def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator
 def mapped(
     value: Any, change: Callable[[torch.Tensor, str], torch.Tensor], place: str | None = None
 ) -> Any:
-    """``value`` with each tensor replaced by the result of ``change``.
+    """A copy of ``value`` in which each tensor is replaced by ``change(tensor, path)``.
 
     Searches only dicts, lists, tuples and named tuples.
     """
@@ -63,7 +61,7 @@ def mapped(
 
 
 def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
-    """The hash of a tensor. ``of``: the layer's name, for messages. Raises UnsupportedTensor."""
+    """Hashes a tensor. ``of``: the name of the layer, for the message of UnsupportedTensor."""
     try:
         spec = tensor_spec(tensor, f"{of}, tensor {place!r}," if place else of or "a tensor")
     except UnsupportedTensor as error:

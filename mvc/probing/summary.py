@@ -1,7 +1,8 @@
-"""A recorded run: hashes of the tensors at every layer. These classes do not import torch.
+"""The record of one run of a model: hashes of the tensors that go into and out of every layer.
 
-A hash is the id that a commit would give the tensor: BLAKE3 over dtype, shape and bytes. So NaNs
-with equal bits agree, and 0.0 and -0.0 differ.
+Two records show where two runs begin to differ. A run is a forward pass, in training mode with a
+backward pass and an optimizer step. A hash is BLAKE3 over dtype, shape and bytes of a tensor, the
+same as the tensor's id in a commit. So 0.0 and -0.0 have different hashes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from mvc.limits import MAX_NAME_BYTES
 from mvc.names import printable
 
 PARTS = ("input", "output", "grad_input", "grad_output")
-"""The tensors of one call of a layer, in the order of the columns of a table."""
+"""The four groups of tensors of a layer's call, in the order of a table's columns."""
 
 WHOLE = "(model)"
-"""The layer name of a model without inner layers, which counts as a layer itself."""
+"""The layer name of the model itself, used if the model has no inner layers."""
 
 _MOST_SEED = 1 << 32  # the largest seed of numpy's generator, plus 1
 _MOST_THREADS = 1024
@@ -33,10 +34,11 @@ _Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
 class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The hash of a tensor. ``place``: the tensor's position in a recorded value; empty if the
-    value is the tensor itself.
+    """The hash of a tensor inside an input or output of a layer.
 
-    ``at``: the position of a gradient among all gradients of the run; 0 for any other tensor.
+    ``place``: the path of the tensor inside a tuple, list or mapping, such as ``0.mask``; empty if
+    the input or output is the tensor itself. ``at``: for a gradient, its position among all
+    gradients, in the order in which they were recorded; otherwise 0.
     """
 
     place: _Name
@@ -53,8 +55,9 @@ class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 class LayerCall(Struct, frozen=True):
     """One call of a layer. ``call``: number of the call among the calls of this layer, from 1.
 
-    ``forward``: the position in the order in which calls returned. ``began`` and ``ended``: values
-    of one counter, which show how calls are nested.
+    ``forward``: position of the call in the order in which calls of all layers returned. ``began``
+    and ``ended``: values of a counter when the call began and ended. They show how calls are
+    nested.
     """
 
     layer: _Name
@@ -85,7 +88,7 @@ class LayerCall(Struct, frozen=True):
 
 
 class WeightPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Hashes of a parameter or buffer ``before`` and ``after`` the run, and of its ``gradient``.
+    """Hashes of a parameter or buffer: before the run, after the run, and of its gradient.
 
     In evaluation mode, ``after`` is the hash after the forward pass, and ``gradient`` is None.
     """
@@ -96,10 +99,10 @@ class WeightPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class Conditions(Struct, frozen=True):
-    """The conditions of a run. ``seed``: None if the random generators are left unchanged.
+    """The conditions of a run.
 
-    ``threads``: the number of torch's threads. ``deterministic``: whether torch may use only
-    deterministic kernels.
+    ``seed``: the seed that is set before the run; None if no seed is set. ``threads``: the number
+    of torch's threads. ``deterministic``: whether torch uses only deterministic kernels.
     """
 
     seed: int | None
@@ -139,8 +142,8 @@ class LayerSelection:
         return self.patterns is None
 
     def has(self, layer: str, forward: int | None = None) -> bool:
-        """Whether a call of the layer is recorded. ``forward``: None if this index is not known
-        yet.
+        """Whether a call of ``layer`` may be selected. ``forward``: the call's forward index; None
+        if the index is not known yet.
         """
         numbered = any(forward is None or forward in numbers for numbers in self._ranges)
         named = any(fnmatchcase(layer, pattern) for pattern in self._names)
@@ -148,10 +151,11 @@ class LayerSelection:
 
 
 class Summary(Struct, frozen=True, dict=True):
-    """One run of a model. ``calls`` are ordered by forward index.
+    """The record of one run. ``calls`` are ordered by forward index.
 
-    ``weights``: maps names to all parameters and buffers. ``tensors``: maps ids to the recorded
-    tensors, if layers were selected.
+    ``only``: patterns of the recorded layers, or None for all layers. ``weights``: maps the name of
+    each parameter and buffer to its hashes. ``tensors``: maps hashes to the recorded tensors; empty
+    unless layers were selected.
     """
 
     training: bool
@@ -172,7 +176,7 @@ class Summary(Struct, frozen=True, dict=True):
 
     @cached_property
     def backward(self) -> Mapping[tuple[str, int], int]:
-        """The backward index of every call: the order in which gradients reached the outputs."""
+        """The position of every call in the order in which gradients reached the calls' outputs."""
         firsts = [
             (min(p.at for p in call.grad_output or call.grad_input), call.key)
             for call in self.calls

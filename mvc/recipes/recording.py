@@ -1,9 +1,9 @@
-"""Records a replayable training: ``with mvc.record(repo, ...) as run``.
+"""Records a training so that mvc can repeat it: ``with mvc.record(repo, ...) as run``.
 
-The service is what trains: a function of a module, or an object with a method ``train``. A recipe
-describes the call of the service, and a replay makes this call again. If the resulting weights are
-the same bit for bit, the replay proves the recipe. A replay cannot run the body of the ``with``
-block, because Python cannot call such a body separately.
+The user passes a *service*, the code that trains: a function of a module, or an object with a
+method ``train``. ``run.train(...)`` calls the service, and records this call in a *recipe*. A
+*replay* makes the recorded call a second time. If it computes the same weights bit for bit, the
+recipe is proven. A replay does not run the other code of the ``with`` block.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class RunOptions(Struct, frozen=True):
 
 
 class Run:
-    """One recorded training. ``train`` calls the service. The end of the block commits the result.
+    """One recorded training. Call ``train`` or ``trained`` once. The end of the block commits.
 
-    ``trained`` can be called instead of ``train``, and records a file that the service produced
-    elsewhere. ``result``: the commit. ``recipe``: the recorded recipe. ``seconds``: duration of the
-    service's call. ``proof_seconds``: duration of the replay, including the start of its process.
-    ``weights_dropped``: whether the weights were dropped. You may extend ``metrics`` in the block.
+    ``result``: the commit. ``recipe``: the recorded recipe. ``seconds``: how long the service ran.
+    ``proof_seconds``: how long the replay took, including the start of its process.
+    ``weights_dropped``: whether the weights were deleted, because the recipe is proven.
+    ``metrics``: metrics of the commit, which you may change in the block.
     """
 
     def __init__(
@@ -94,10 +94,7 @@ class Run:
         self._file: StateFile | None = None
 
     def __enter__(self) -> Self:
-        """Makes all checks that do not depend on the arguments of ``train``.
-
-        Raises CannotRecord, which names an object that cannot be recorded.
-        """
+        """Checks the arguments of ``mvc.record``. Raises CannotRecord if one cannot be recorded."""
         if self._options.drop_weights and not self._options.verify:
             raise WrongUsage(
                 "drop_weights needs a recipe proven by a replay, and verify=False makes no replay",
@@ -126,9 +123,8 @@ class Run:
         return self
 
     def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
-        """Returns the service as a value of the recipe, and the arguments that ``record`` adds to
-        the call of the service. Only a function gets additional arguments: ``optimizer`` and
-        ``data``.
+        """Returns the description of the service in the recipe, and the keyword arguments that
+        ``train`` adds to the user's. Only a function gets added arguments: ``optimizer``, ``data``.
         """
         service, optimizer = self._service, self._optimizer
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -193,10 +189,10 @@ class Run:
         """Records a file that the service produced elsewhere, instead of calling the service.
 
         The file is committed at the ``path`` of ``record``. ``arguments`` are as for ``train``.
-        Objects and random generators are recorded in their current state, so a service that draws
-        random numbers has to seed the generators itself. Only a replay (``verify``) shows whether
-        the recipe reproduces the file. Raises CannotRecord if the file has other tensors than the
-        model, and WrongUsage if the file is not at ``path``.
+        The recipe has the objects in their current state, not as before the training. So a service
+        that draws random numbers must seed the generators itself. Only a replay (``verify``) shows
+        whether the recipe reproduces the file. Raises CannotRecord if the file has other tensors
+        than the model, and WrongUsage if the file is not at ``path``.
         """
         keywords, path = self._keywords(arguments), self._repo.tracked_name(file)
         if path != self._options.path:
@@ -212,7 +208,9 @@ class Run:
         self.recipe = replace(recipe, makes=Result(path, self._file.root))
 
     def _keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the keyword arguments for the service. A second call raises WrongUsage."""
+        """Returns the keyword arguments for the service. Raises WrongUsage if they do not fit, or
+        if this method was called before.
+        """
         if not self._entered:
             raise WrongUsage(
                 "the recording has not started: use a with block",
@@ -232,7 +230,7 @@ class Run:
         return keywords
 
     def _prepare(self, keywords: Mapping[str, Any]) -> Recipe:
-        """Returns the recipe, in which the hash of the result is not set yet (zeros)."""
+        """Returns the recipe without the hash of the result, which is not known yet."""
         value = self._description.describer.value
         described = {name: value(argument, name) for name, argument in keywords.items()}
         recipe, self._attached = self._description.recipe(self._base, self._call, described)
@@ -268,7 +266,7 @@ class Run:
                 with replaying(self._repo, self.result.id, replay) as replayed:
                     seconds = replayed.seconds
             self.proof_seconds = time.monotonic() - began
-            with suppress(CannotRetrain):  # references, or an unproven base
+            with suppress(CannotRetrain):  # data outside of mvc, or an unproven base
                 substitute = alternative(self._repo, self.result.id, seconds)
                 drops |= options.drop_weights is None and is_cheaper(
                     self._repo, self.result.id, substitute
@@ -295,7 +293,7 @@ class Run:
 
 @contextmanager
 def _noting_commit(result: CommitResult) -> Iterator[None]:
-    """If the block raises an error, adds to its message that the version is committed."""
+    """If the block raises an error, adds to the error's message that the version is committed."""
     try:
         yield
     except MvcError as error:
@@ -322,7 +320,7 @@ def _refuse_other_tensors(entry: FileEntry, path: str, model: torch.nn.Module) -
 
 
 def _file(state: Mapping[str, Any]) -> StateFile:
-    """The file that a commit of this state stores."""
+    """The model file with these tensors, in memory. Raises CannotRecord."""
     try:
         file = StateFile.of(state)
         _ = file.entry
@@ -334,8 +332,9 @@ def _file(state: Mapping[str, Any]) -> StateFile:
 
 
 def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> BaseState:
-    """The version and path of a file with the model's current weights. Prefers the newest version
-    of the branch.
+    """Finds a committed file with the model's current weights: returns its version and path.
+
+    Searches the newest version of the branch first. Raises CannotRecord if there is no such file.
     """
     entry = _file(dict(model.state_dict())).entry
     if not entry.tensors:

@@ -1,8 +1,8 @@
-"""Decides which weights a replay can replace, and whether a replay costs less than storing them.
+"""Decides which stored weights may be dropped (deleted), because a replay can compute them.
 
-A replay runs the training of a version again, from its recipe. A recipe is proven if a replay in
-this repository reproduced the weights bit for bit. The base of a version is the version from whose
-weights the training started.
+A *replay* repeats the training of a version, by the version's *recipe*. A recipe is *proven* if a
+replay in this repository computed the same weights bit for bit. The *base* of a version is the
+version from whose weights the training started.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, missing_weights, recip
 
 
 def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
-    """Maps each version whose weights a proven recipe reproduces to an Alternative: how to replay
-    the version.
+    """Maps each version with a proven recipe to an Alternative, which describes its replay.
 
-    Leaves out full states (versions that store the whole training state), versions trained on data
-    outside of the repository, and versions whose recipe cannot be read.
+    Leaves out versions that must stay (full states, which store the whole training state), versions
+    whose data are outside of the repository, and versions whose recipe cannot be read.
     """
     result = {}
     for commit, proof in repo.storage.proofs().items():
@@ -38,12 +37,12 @@ def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
 
 
 def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alternative:
-    """How the recipe of a version reproduces its weights, and which files the replay needs.
+    """Describes the replay of a version: its base, and all files that it needs.
 
-    A replay needs the files of the data sets, and the base version. If the weights of the base are
-    dropped, the replay needs everything that the recipe of the base needs. Raises UnknownPath for a
-    version without a recipe, and CannotRetrain if data are outside of mvc, or if the recipe of a
-    base is not proven.
+    A replay needs its data sets and the weights of its base. If the weights of the base are
+    dropped, the base is replayed first, and the files for its replay are needed, too. Raises
+    UnknownPath for a version without a recipe. Raises CannotRetrain if data are outside of mvc, or
+    if the recipe of a base with dropped weights is not proven.
     """
     needs = list[tuple[CommitId, str]]()
     lineage = [*_lineage(repo, commit)]
@@ -81,12 +80,12 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
 
 
 def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
-    """Drops the weights of proven versions between a full state and ``end``; returns these
-    versions.
+    """Drops weights of a training by steps. Returns the versions whose weights were dropped.
 
-    ``end`` and full states keep their weights. A version keeps its weights, too, if its recovery
-    would take longer than ``store.max_recovery``. Raises DamagedData, and CannotRetrain if data are
-    outside of mvc.
+    These are the versions with a proven recipe, after the full state (the version with the whole
+    training state) that precedes ``end``, and before ``end``. A version keeps its weights if its
+    recovery by replay would take longer than ``store.max_recovery``. Raises DamagedData, and
+    CannotRetrain if data are outside of mvc.
     """
     substitute, bound = alternative(repo, end), repo.config.get("store.max_recovery")
     first = repo.storage.cost(substitute.base).seconds
@@ -101,10 +100,10 @@ def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
 
 
 def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> bool:
-    """Whether replaying a version costs less than storing the tensors that no other version has.
+    """Whether replaying a version costs less than storing its weights.
 
-    The result is False if ``store.storage_weight`` (seconds that 1 GB is worth) is not set, or if
-    the recovery by a replay takes longer than ``store.max_recovery``.
+    The setting ``store.storage_weight`` says how many seconds 1 GB of storage is worth. False if
+    this setting is missing, or if recovery by replay takes longer than ``store.max_recovery``.
     """
     weight, bound = map(repo.config.get, ("store.storage_weight", "store.max_recovery"))
     seconds = recovery(repo, commit, substitute.seconds)
@@ -115,7 +114,7 @@ def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> b
 
 
 def late(repo: Repository) -> list[CommitId]:
-    """Versions that only a replay restores, and whose recovery exceeds ``store.max_recovery``."""
+    """Versions with dropped weights whose recovery takes longer than ``store.max_recovery``."""
     bound, proofs = repo.config.get("store.max_recovery"), repo.storage.proofs()
     return [
         commit
@@ -126,10 +125,8 @@ def late(repo: Repository) -> list[CommitId]:
 
 
 def recovery(repo: Repository, commit: CommitId, seconds: float) -> float:
-    """Estimated seconds until a version is recovered: ``seconds`` for its replay, plus the recovery
-    of its base.
-
-    The start of a process and the import of torch do not count.
+    """The estimated recovery time of a version by replay: ``seconds`` for its own replay, plus the
+    recovery time of its base. Does not include the start of a process and the import of torch.
     """
     lineage = [*_lineage(repo, commit)]
     seconds += sum(dropped.seconds for _, _, dropped in lineage if dropped is not None)
@@ -139,9 +136,10 @@ def recovery(repo: Repository, commit: CommitId, seconds: float) -> float:
 def _lineage(
     repo: Repository, commit: CommitId
 ) -> Iterator[tuple[CommitId, Recipe, Dropped | None]]:
-    """Yields a version, then each base whose weights are dropped.
+    """Yields the version ``commit``, then its base, the base of the base, etc., as long as the
+    weights of the base are dropped.
 
-    Each tuple also contains the recipe, and how the weights were dropped (None in the first).
+    Yields tuples of version, recipe, and how the weights were dropped (None for ``commit``).
     """
     dropped = None
     while True:

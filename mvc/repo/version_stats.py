@@ -1,4 +1,4 @@
-"""How one version is stored, and how many bytes and seconds this takes."""
+"""How one version is stored, its size in bytes, and its recovery time in seconds."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from mvc.ids import CommitId
 
 
 class VersionStats(Struct, frozen=True):
-    """``bytes``: how many bytes were stored with a version, by kind (full, delta, metadata).
+    """How one version is stored. ``mvc stats --versions`` prints these values.
 
-    ``reset_point``: whether the version is a reset point. ``deltas``: the largest number of deltas
-    that must be decoded for one content (the data of a tensor). ``base``: the version with the full
-    content from which these deltas start; None if there are no contents, or if that version is
-    unknown.
+    ``bytes``: maps the kind of data (full, delta, metadata) to the bytes that the version added.
+    ``reset_point``: whether all tensors of the version are stored in full. ``deltas``: the largest
+    number of deltas that must be decoded for one tensor. ``base``: the version that
+    stores the full tensor from which these deltas start; None if unknown.
 
-    ``kind``: ``full``: every content is stored in full, and either no content was stored before, or
-    the version was made a reset point. ``delta``: some changed contents are deltas. ``update``:
-    changed contents are stored in full, the other contents were stored before. ``recipe``: the
-    weights were dropped. ``seconds``: recovery time; for ``recipe``, the time to recover the base
-    and to train. ``price``: the cost of bytes and seconds, as ``Stats.price``. ``predicted``:
-    number of new contents that are stored as an optimizer step.
+    ``kind``: ``full`` (all tensors are stored in full with this version), ``update`` (changed
+    tensors are stored in full with this version, unchanged tensors with an earlier version),
+    ``delta`` (some changed tensors are stored as deltas), ``recipe`` (the weights were deleted; a
+    training can compute them). ``seconds``: recovery time; for ``recipe``, including the training.
+    ``price``: ``seconds``, plus the gigabytes in ``bytes`` times the setting
+    ``store.storage_weight``; None without this setting. ``predicted``: the number of tensors that
+    are stored as optimizer steps.
     """
 
     bytes: Mapping[str, int]

@@ -1,7 +1,7 @@
-"""Helpers for tests of mvc and of programs that use mvc. No other package of mvc imports these.
+"""Helpers for tests of mvc, and for tests of programs that use mvc.
 
-There are file systems that fail, fixed clocks, and functions that open a repository as a new
-process would. ``mvc.testing.fixtures`` has pytest fixtures.
+This package has file systems that fail, clocks with a fixed time, and functions that open a
+repository as a new process would. ``mvc.testing.fixtures`` has pytest fixtures.
 """
 
 from mvc.testing.files import (

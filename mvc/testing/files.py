@@ -1,8 +1,8 @@
-"""File systems for tests: each wraps another file system, and passes every call through one method.
+"""File systems for tests, which fail, stop or count calls. Each wraps another file system.
 
-A wrapper overrides ``call`` (calls with a path) or ``handle_call`` (calls on open files), and may
-wrap another wrapper. Combined methods, such as ``write_atomic``, run in the outermost wrapper, so
-the outermost wrapper receives each step of such a method.
+A wrapper passes all calls with a path through its method ``call``, and all calls on open files
+through ``handle_call``. Subclasses override these two methods. A method that consists of several
+calls, such as ``write_atomic``, passes each of its calls through them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class WrappedReadFile(ReadFile):
-    """Passes each system call of a reading handle through its file system."""
+    """A file open for reading. Passes each system call to the methods of ``fs``."""
 
     def __init__(self, fs: WrappedFS, inner: ReadFile) -> None:
         super().__init__(inner.path, -1)
@@ -40,7 +40,7 @@ class WrappedReadFile(ReadFile):
 
 
 class WrappedWriteFile(WriteFile):
-    """Passes each system call of a writing handle through its file system."""
+    """A file open for writing. Passes each system call to the methods of ``fs``."""
 
     def __init__(self, fs: WrappedFS, inner: WriteFile) -> None:
         super().__init__(inner.path, -1, inner.position)
@@ -73,7 +73,7 @@ Handle = WrappedReadFile | WrappedWriteFile
 
 
 class WrappedFS(FileSystem):
-    """Passes every call on to ``inner``."""
+    """A file system that passes every call on to the file system ``inner``."""
 
     def __init__(self, inner: FileSystem | None = None) -> None:
         self.inner = inner or FileSystem()
@@ -81,9 +81,7 @@ class WrappedFS(FileSystem):
     # -- methods to override -----------------------------------------------------------
 
     def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
-        """Receives every call with a path. ``op``: the method's name. ``act``: performs the
-        call.
-        """
+        """Receives every call with a path. ``op``: the method's name. ``act()`` makes the call."""
         return act()
 
     def handle_call(self, file: Handle, op: str, act: Callable[[], T], *detail: Any) -> T:
@@ -163,8 +161,8 @@ class WrappedFS(FileSystem):
 
 Error = int | Literal["short"] | type[MemoryError]
 
-# Maps an error to the calls that it affects; only these calls are counted. Errors that are not
-# listed affect every call.
+# Maps an error to the calls that can fail with this error. Only these calls are counted. An error
+# that is not listed can affect every call.
 _STRIKES: dict[Error, frozenset[str]] = {
     errno.ENOSPC: frozenset(
         {"open_write", "write", "truncate", "sync", "make_dir", "link", "replace", "sync_dir"}
@@ -193,11 +191,11 @@ class FailingFS(WrappedFS):
     """Counts calls. Call number ``fail_at`` (from 1) fails. With ``persistent``, all later calls
     fail, too.
 
-    ``error``: an errno, MemoryError, or "short". With "short", the system call does not fail, but
+    ``error``: an errno, MemoryError, or "short". With "short", the call does not fail, but
     transfers only half of the bytes. A write that fails with an errno first writes half of its
-    bytes, as on a full disk. ``calls``: number of calls so far that the error could affect.
-    ``failures``: number of calls that the error has affected. ``fail_at=0`` disables failures.
-    ``within``: only calls below this folder count and fail.
+    bytes, as on a full disk. ``calls``: the number of counted calls. ``failures``: the number of
+    calls that failed or were short. ``fail_at=0``: no call fails. ``within``: only calls below this
+    folder are counted and fail.
     """
 
     def __init__(
@@ -274,7 +272,7 @@ class FailingFS(WrappedFS):
 
 
 class UnsyncedFS(WrappedFS):
-    """Skips flushes, so that writing thousands of entries is fast."""
+    """Does not flush files to disk, so that tests with thousands of writes are fast."""
 
     def handle_call(self, file: Handle, op: str, act: Callable[[], Any], *detail: Any) -> Any:
         return None if op == "sync" else super().handle_call(file, op, act, *detail)
@@ -285,9 +283,7 @@ Hook = Callable[[int, str, Path], object]
 
 
 class HookedFS(WrappedFS):
-    """Calls ``hook`` before every call with a path or on an open file. ``calls`` counts these
-    calls.
-    """
+    """Calls ``hook`` before every call of the file system. ``calls`` counts these calls."""
 
     def __init__(self, hook: Hook, inner: FileSystem | None = None) -> None:
         super().__init__(inner)
@@ -304,14 +300,14 @@ class HookedFS(WrappedFS):
 
 
 class Killed(BaseException):
-    """Raised by the file system of a process that counts as killed."""
+    """Raised by every call of a ``KilledFS`` after the simulated kill."""
 
 
 class KilledFS(HookedFS):
-    """From the first call for which ``when`` is true, no call has an effect, as after a kill.
+    """Simulates a kill of the process before the first call for which ``when`` returns true.
 
-    All later calls raise Killed, even those in clean-up code. Only locks can still be released,
-    because the kernel releases these after a kill, too.
+    This call and all later calls raise Killed and have no effect, even in clean-up code. Locks can
+    be released, because the kernel releases the locks of a killed process.
     """
 
     def __init__(self, when: Hook, inner: FileSystem | None = None) -> None:

@@ -1,10 +1,12 @@
-"""The common parts of all protocols: rounds, the average, and checks of messages and numbers.
+"""Base classes of the protocols of distributed training: ``Coordinator`` and ``Worker``.
 
-In a round, each worker trains a copy of the global model. At the end of the round, the coordinator
-adds the mean drift to the global model. A drift is the difference between a worker's model and the
-global model. Some protocols divide a round into sub-rounds. Coordinator and worker take and return
-messages, without I/O and clock. The network must deliver all messages between coordinator and
-worker, in order. Nothing else is assumed.
+In a round, each worker trains a copy of the global model. The *drift* of a worker is its model
+minus the global model. At the end of the round, the coordinator adds the mean of all drifts to the
+global model. A protocol determines when a round ends. Some protocols divide a round into
+sub-rounds.
+
+The classes only take and return messages. The caller sends these messages. All messages between a
+worker and the coordinator must arrive, in order.
 """
 
 from __future__ import annotations
@@ -43,25 +45,26 @@ Listening = Generator[None, Sequence[m.Message], _T]
 class Protocol(Struct, frozen=True):
     """The options of a protocol. ``protocol_named`` creates a protocol and checks its options.
 
-    In the protocols gm (geometric monitoring), fgm (functional geometric monitoring) and fda
-    (federated dynamic averaging), the radius r limits the distance of a model from the global
-    model. The radius is set in one of four units. ``radius``: the distance r. ``relative``: T,
-    where ``r = T|E|`` is computed for each round from the norm of the global model E. ``rho``: ``r
-    = rho * rate * sqrt(n)``, with the learning rate and the number n of parameters. So rho is
-    roughly a number of steps in one direction, and the same rho is useful for other rates and
-    networks. ``period``: r is measured in the training, as the distance of the workers' models
-    after this many updates (default ``PERIOD``).
+    A periodic protocol averages after every ``every`` updates; for all other protocols ``every`` is
+    None. The other protocols are gm (geometric monitoring), fgm (functional geometric monitoring)
+    and fda (federated dynamic averaging). They average when models are too far from the global
+    model. The radius r is the distance that counts as far. Set r by one of four options:
 
-    ``safe``: the safe function of gm and fgm, as a name or as the user's function (``Own``). The
-    function's value is negative while a worker's model is close enough to the global model.
-    ``every``: updates between two averages, for periodic protocols; None for all other protocols.
-    ``balancing``: how gm adds workers to an average (``GeometricCoordinator``). For fgm, psi is the
-    sum of the values of all workers' safe functions. ``barrier``: a round ends when psi is above
-    this fraction of psi's first value, a negative number. ``rebalance``: a fraction c_r, or None
-    for no rebalancing. The round continues after a flush (all workers send their drifts) if psi is
-    at most c_r times psi's first value. ``outer_rate``, ``outer_momentum``: rate and momentum of
-    the coordinator's step; 1 and 0 mean plain averaging. ``up``: codec of drifts. ``down``: codec
-    of changes of the global model.
+    - ``radius``: r itself.
+    - ``relative``: r is ``relative`` times the norm of the global model at the start of a round.
+    - ``rho``: r is ``rho * rate * sqrt(n)``, for the learning rate ``rate`` and n parameters.
+    - ``period``: r is measured, as the distance of the workers' models after ``period`` updates.
+      This is the default, with ``PERIOD`` updates.
+
+    ``safe``: the safe function of gm and fgm, a name or the user's function (``Own``). Its value is
+    negative while a model is close enough. ``balancing``: how gm chooses the workers of an average
+    (``GeometricCoordinator``). In fgm, psi is the sum of the values of all workers' safe functions,
+    and negative at the start of a round. ``barrier``: a round ends when psi has risen to this
+    fraction of its first value. Then all workers send their drifts. ``rebalance``: the round
+    continues nevertheless if psi is then at most this fraction of its first value; None: never.
+    ``outer_rate``, ``outer_momentum``: rate and momentum with which the coordinator adds the mean
+    drift; 1 and 0 mean plain averaging. ``up``: codec of drifts. ``down``: codec of changes of the
+    global model.
     """
 
     name: str
@@ -91,15 +94,15 @@ class Protocol(Struct, frozen=True):
 
     @property
     def alarms(self) -> bool:
-        """Whether the coordinator answers an unrequested drift before it has the drifts of all
-        workers.
+        """Whether the coordinator reacts to a drift that it did not request, before it has the
+        drifts of all workers.
         """
         return self.name.startswith("gm")
 
     def radius_at(self, reference: Vector, measured: float | None = None) -> float | None:
-        """The radius r of a round that begins with the parameters ``reference``; None if unknown.
+        """The radius r of a round that begins with the global model ``reference``; None if unknown.
 
-        ``measured``: the radius that the training has measured.
+        ``measured``: the radius that was measured in the training, or None.
         """
         if self.relative is not None:
             return self.relative * norm_of(reference)
@@ -108,7 +111,7 @@ class Protocol(Struct, frozen=True):
         return self.radius or measured
 
     def describe(self, model: NDArray[Any], measured: float | None = None) -> str:
-        """A text with the radius in all known units, or with the period."""
+        """A text for users: the radius as r, T (``relative``) and rho, or when to average."""
         if self.every is not None:
             return f"every {self.every} updates"
         reference = model.astype(np.float64)
@@ -126,9 +129,7 @@ class Protocol(Struct, frozen=True):
 
 
 class Counts(Struct):
-    """The counts of a training. ``up`` and ``down``: bytes of all messages, including late
-    messages.
-    """
+    """What a coordinator has counted. ``up``, ``down``: bytes of all messages from, to workers."""
 
     rounds: int = 0
     subrounds: int = 0
@@ -144,7 +145,7 @@ class Counts(Struct):
 
 
 class Side:
-    """The common base of coordinator and worker. ``reference``: the newest global model."""
+    """The common base of ``Coordinator`` and ``Worker``. ``reference``: the newest global model."""
 
     safe: SafeFunction
 
@@ -161,7 +162,7 @@ class Side:
 
     @property
     def measuring(self) -> bool:
-        """Whether the radius is still to be measured."""
+        """Whether the radius must be measured, and was not measured yet."""
         return self.protocol.measured_in is not None and self.radius is None
 
     def _safe_function(self, measured: float | None) -> SafeFunction:
@@ -176,9 +177,9 @@ class Side:
         )
 
     def _renew(self) -> None:
-        """Creates the safe function for a new round, if the protocol has one.
+        """Creates the safe function of a new round, if the protocol uses safe functions.
 
-        If the first safe function is the user's, checks that function.
+        In the first round, checks a safe function that the user wrote.
         """
         if self.protocol.every is None and not self.measuring:
             first, self.safe = not hasattr(self, "safe"), self._safe_function(self.radius)
@@ -187,15 +188,15 @@ class Side:
 
 
 class Coordinator(Side):
-    """Makes the global model ``reference``, a vector in the model's element type.
+    """Computes the global model ``reference``, a vector in the model's element type.
 
-    Pass messages to ``on_messages``, and send the messages that this method returns.
-    ``counts.rounds``: number of global models. One call of ``on_messages`` creates at most one
-    global model. ``finished``: whether all workers are done and the last average is complete.
-    ``averaged``: the drifts of the preceding round. This base class averages when all workers have
-    sent their drifts. Raises BadMessage, which names the worker of an invalid message. Raises
-    CannotDistribute if the next model would not be finite; ``reference`` is then the last finite
-    model.
+    Pass messages from workers to ``on_messages``, and send the messages that it returns. One call
+    creates at most one global model; ``counts.rounds`` is the number of global models so far.
+    ``finished``: whether all workers are done and the last average is complete. ``averaged``: the
+    drifts of the preceding round. This base class averages when all workers have sent their drifts.
+
+    Raises BadMessage for an invalid message. Raises CannotDistribute if the next model would have
+    infinities or NaNs; ``reference`` is unchanged then.
     """
 
     def __init__(
@@ -206,10 +207,8 @@ class Coordinator(Side):
         layout: VectorLayout | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> None:
-        """``workers``: numbers of the workers. ``memory``: the ``memory()`` of an earlier
-        coordinator, to resume.
-
-        Raises WrongUsage if there is no worker.
+        """``workers``: the numbers of the workers; WrongUsage is raised if there is no worker.
+        ``memory``: to resume, the result of ``memory()`` of an earlier coordinator.
         """
         super().__init__(protocol, model, layout)
         memory = memory or {}
@@ -246,9 +245,7 @@ class Coordinator(Side):
         return answers
 
     def memory(self) -> dict[str, Any]:
-        """The state that, together with ``reference``, lets a training resume between two
-        rounds.
-        """
+        """The state to resume with, in addition to ``reference``. Valid between two rounds."""
         radius = {} if self.radius is None else {"radius": self.radius}
         return {
             "round": self.round,
@@ -273,21 +270,19 @@ class Coordinator(Side):
         return self._mean(self.drifts)
 
     def _quantum(self) -> float:
-        """The quantum of the first sub-round: for fgm, the rise of a safe function that counts as
-        one.
+        """The quantum of a round's first sub-round. Only fgm uses quanta: a worker counts by how
+        many quanta the value of its safe function has risen.
         """
         return 0.0
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
-        """The radius for which these drifts of the parameters would end a round."""
+        """The radius with which these drifts would just end a round."""
         return self._safe_function(1.0).radius_of(drifts)
 
     # ---- used by protocols
 
     def _listen(self, kind: type[_M]) -> Listening[list[_M]]:
-        """Waits for messages. Stores the content of Drift and Done. Returns the messages of type
-        ``kind``.
-        """
+        """Waits for messages. Processes Drift and Done. Returns the messages of type ``kind``."""
         matching = []
         for message in (yield):
             worker = message.worker
@@ -321,13 +316,13 @@ class Coordinator(Side):
         self.counts.subrounds += 1
 
     def _fetch(self, workers: Iterable[int]) -> None:
-        """Requests those drifts of ``workers`` that were neither received nor requested."""
+        """Requests the drifts of ``workers``, unless a drift was already received or requested."""
         missing = set(workers) - self.drifts.keys() - self._asked
         self._asked |= missing
         self._send(m.Fetch, missing)
 
     def _gather(self, workers: set[int]) -> Listening[Vector]:
-        """Requests drifts and waits for these. Returns the mean of all received drifts."""
+        """Requests drifts and waits for their arrival. Returns the mean of all received drifts."""
         self._fetch(workers)
         while not self.drifts.keys() >= workers:
             yield from self._listen(m.Drift)
@@ -402,8 +397,9 @@ class Coordinator(Side):
             self._send(m.Radius, self.members, radius=radius)
 
     def _move(self, mean: Vector) -> bytes:
-        """Adds the outer step (``_step``) for the mean drift to the reference. Returns the encoded
-        change.
+        """Adds the outer step (``_step``) of the mean drift to the global model.
+
+        Returns the encoded change of the global model; empty for an exact codec.
         """
         measured, data = self.layout.measured, b""
         change = mean + self._residual
@@ -441,13 +437,13 @@ class Coordinator(Side):
 
 
 class Worker(Side):
-    """Decides what a worker sends. ``model``: a flat vector shared with the caller, who trains it.
+    """Decides when a worker sends which message. The caller trains and sends the messages.
 
-    First, the caller sends ``join()``. While ``waiting`` is false, the caller trains, writes the
-    new parameters into ``model`` and calls ``on_update``. The caller passes every message to
-    ``on_message``. If ``changed`` is true afterwards, ``model`` was overwritten. The caller then
-    sets ``changed`` to false and loads the vector into the network. The optimizer's state does not
-    change. This base class sends the worker's drift after a number of updates.
+    ``model``: a flat vector of the parameters, shared with the caller. First, the caller sends
+    ``join()``. While ``waiting`` is false, the caller trains, writes the new parameters into
+    ``model`` and calls ``on_update``. The caller passes every received message to ``on_message``.
+    If ``changed`` is true afterwards, the caller loads ``model`` into the network and sets
+    ``changed`` to false. This base class sends the worker's drift after a number of updates.
     """
 
     _residual: Any = 0.0
@@ -477,8 +473,7 @@ class Worker(Side):
     def on_update(self) -> list[m.Message]:
         """Call this after a training step. Returns the messages to send.
 
-        Raises BadMessage if the model has numbers that are not finite. In this case, nothing is
-        sent.
+        Raises BadMessage if the model has numbers that are not finite.
         """
         self.updates += 1
         self._steps += 1
@@ -525,8 +520,8 @@ class Worker(Side):
     # ---- used by protocols
 
     def drift(self) -> Vector:
-        """The drift to send: the model minus the origin (the model from which the worker trains),
-        plus the encoding error of the preceding drift.
+        """The drift to send: the model minus the model from which the worker trains, plus the
+        encoding error of the preceding drift.
 
         Raises BadMessage for numbers that are not finite.
         """
@@ -539,11 +534,11 @@ class Worker(Side):
         return drift
 
     def _rounded(self) -> Vector:
-        """The parameters of the drift as the coordinator will decode them."""
+        """The drift as the coordinator will decode it."""
         return self._up.rounded(self.drift())
 
     def _drift(self, alarm: int) -> list[m.Message]:
-        """Returns the message with the drift. The worker then waits."""
+        """Returns the message with the drift. The worker waits for the answer."""
         drift = self.drift()
         data, decoded = self._up.encode(drift)
         if not self._up.codec.exact:

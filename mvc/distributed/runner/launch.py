@@ -1,4 +1,4 @@
-"""Starts the processes of a training on this machine with torch's launcher.
+"""Runs a distributed training on this machine: starts its processes with torch's launcher.
 
 The processes communicate through a file in a private folder and the loopback interface. No process
 listens where other machines or users could connect.
@@ -34,9 +34,7 @@ _SECONDS = 60  # seconds that torch's agent waits for its store
 
 
 class FileRendezvous(StaticTCPRendezvous):
-    """The rendezvous of a single agent. The store for the rendezvous is a file, so no port is
-    opened.
-    """
+    """The rendezvous of a single torch agent. Uses a file as store, so that no port is opened."""
 
     def __init__(self, folder: str) -> None:
         super().__init__("localhost", 0, 0, 1, run_id=uuid4().hex[:12], timeout=_SECONDS)
@@ -55,9 +53,10 @@ def launch(
     *,
     level: int = logging.INFO,
 ) -> dict[str, Any]:
-    """Trains, and returns the report of rank 0. Processes log to stderr from ``level``.
+    """Runs ``script`` in ``workers`` processes until all end. Returns the report of rank 0.
 
-    Raises UnknownPath, and CannotDistribute with the reason. All processes have ended on return.
+    ``level``: the lowest level of log messages that the processes write to stderr. Raises
+    UnknownPath if there is no script, and CannotDistribute if the training failed.
     """
     if not Path(script).is_file():
         raise UnknownPath(f"there is no file {script}")
@@ -74,7 +73,7 @@ def launch(
                     "OMP_NUM_THREADS", str(max(1, cpu_count() // workers))
                 ),
             }
-            # -P: do not import files of the working folder that have the name of a package.
+            # -P: a file of the working folder must not hide a package of the same name.
             command = [
                 sys.executable,
                 "-P",
@@ -120,7 +119,7 @@ def launch(
                     hint="train in 'with mvc.distributed.join(model) as worker:'",
                 )
             return dict(json.loads(store.get("left")))
-    except SignalException as error:  # ``folder`` is already removed
+    except SignalException as error:  # end as this signal ends a program without a handler
         if error.sigval == signal.SIGINT:
             raise KeyboardInterrupt from None
         signal.signal(error.sigval, signal.SIG_DFL)

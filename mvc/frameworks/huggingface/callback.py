@@ -1,13 +1,12 @@
-"""A callback for the Trainer of Hugging Face transformers: a version of every step.
+"""A callback for the Trainer of Hugging Face transformers: commits a version of every step.
 
 ``MVCCallback(repo)`` records versions. ``callback.resume(trainer)`` continues from a version, with
-the same bits as if the training had not stopped. A version is made between two steps. The Trainer
-logs, evaluates and saves after a step. The version is made after logging, evaluation and saving,
-because these draw random numbers, too.
+the same bits as if the training had not stopped. After a step, the Trainer may log, evaluate and
+save, which may draw random numbers. So the version of a step is recorded when the Trainer begins
+the next step or epoch.
 
-Names and formats of files in a checkpoint folder are those of transformers
-(``Trainer._save_checkpoint``). mvc writes files in torch's format, but does not read them. The
-Trainer reads them with ``weights_only``.
+To resume, mvc writes a checkpoint folder with the file names and formats of
+``Trainer._save_checkpoint``. The Trainer reads this folder.
 """
 
 # ruff: noqa: ARG002 (the Trainer prescribes the parameters)
@@ -60,23 +59,23 @@ _NO_HYPER = re.compile(
     "output_dir|run_name|project|report_to|disable_tqdm|local_rank|debug|resume_from_|do_|"
     "log_|logging_|save_|hub_|push_to_|trackio_|dataloader_|skip_memory_"
 )
-"""TrainingArguments that configure output and its frequency."""
+"""Beginnings of the names of TrainingArguments that are not recorded."""
 
 
 class MVCCallback(Records, TrainerCallback):
     """Records a Trainer's steps: ``Trainer(callbacks=[MVCCallback(repo)])``.
 
-    ``repo`` is an open Repository, or the path of an existing repository. Every
-    ``every_n_steps``-th step of the optimizer makes a version. So the last step makes a version
-    only if its number is divisible by ``every_n_steps``. If ``every_n_steps`` is None, a version is
-    made when the Trainer saves a checkpoint; a warning is shown if ``save_strategy`` is ``no``.
+    ``repo`` is an open Repository, or the path of an existing repository. A version is made after
+    each optimizer step whose number is divisible by ``every_n_steps``. If ``every_n_steps`` is
+    None, a version is made whenever the Trainer saves a checkpoint.
 
-    ``include`` lists parts to record: ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``.
-    The other options are those of ``mvc.Recorder``. Only the first process writes. A pipeline that
-    needs the data of a batch is refused, since the Trainer does not provide it.
+    ``include`` lists the parts to record: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
+    ``rng``. ``options`` are options of ``mvc.Recorder``. Options that need the data of each batch
+    are refused, because the Trainer does not pass batches to callbacks. In a training with several
+    processes, only the process of rank 0 commits.
 
-    Queued versions are committed at the end of training, by ``close``, by the next training, or
-    when the interpreter ends, even after an exception.
+    Versions wait in a queue. The end of the training, ``close``, the next training or the end of
+    the interpreter commits them, even after an exception.
     """
 
     def __init__(
@@ -106,10 +105,10 @@ class MVCCallback(Records, TrainerCallback):
     def resume(self, trainer: Any, rev: str | CommitId | None = None, **options: Any) -> Any:
         """Continues training from a version, bit for bit. Returns the result of ``trainer.train``.
 
-        ``rev`` is by default the newest version of ``branch``, or of HEAD without ``branch``.
-        ``options`` are passed to ``trainer.train``. When the call returns, ``self.resumed`` has the
-        version and the differences. If the version lacks a needed part or does not match the
-        trainer, raises CannotResume before training.
+        ``rev`` is by default the newest version of the callback's ``branch``, or HEAD if no
+        ``branch`` was set. ``options`` are passed to ``trainer.train``. After the call,
+        ``self.resumed`` contains the version, and reasons why results may differ. If the version
+        lacks a needed part or does not match the trainer, raises CannotResume before training.
         """
         if self not in trainer.callback_handler.callbacks:
             raise WrongUsage(
@@ -237,9 +236,8 @@ class MVCCallback(Records, TrainerCallback):
 
 
 def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
-    """The objects of an event, without wrappers.
-
-    The wrapper of the optimizer has the scaler.
+    """The objects to record, from the arguments of a callback. Accelerate's wrapper of the
+    optimizer is removed; the gradient scaler is an attribute of this wrapper.
     """
     optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
     while isinstance(optimizer, AcceleratedOptimizer):
@@ -250,10 +248,10 @@ def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingPa
 
 
 class _TrainerSource:
-    """States of a Trainer's training, for the Recorder.
+    """The object from which the Recorder reads the state of a Trainer's training.
 
     ``epoch_rng``: the states of the random generators at the start of the epoch. ``other_rngs``:
-    the present states of the generators in all processes but the first.
+    the current states of the random generators in all processes except the first process.
     """
 
     def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
@@ -281,9 +279,7 @@ class _TrainerSource:
         }
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """The parts to record, the Trainer's own state without its logs, and the order
-        of the data.
-        """
+        """The chosen parts, the Trainer's own state without logs, and the order of the data."""
         return {
             **self._parts.training_state(step, batch),
             "trainer": dataclasses.asdict(dataclasses.replace(self._state, log_history=[])),
@@ -314,7 +310,9 @@ class _TrainerSource:
 
 
 def _in_the_middle(recorded: Mapping[str, Any]) -> bool:
-    """Whether the step is inside an epoch. Data of unknown length count as one epoch."""
+    """Whether the recorded step is inside an epoch, not at its end. If the number of batches is
+    unknown, the whole training counts as one epoch.
+    """
     run = recorded["run"]
     batches, steps = run["batches an epoch"], run["gradient accumulation"]
     epoch = run["steps in all"] if batches is None else max(1, -(-batches // steps))
@@ -322,7 +320,9 @@ def _in_the_middle(recorded: Mapping[str, Any]) -> bool:
 
 
 def _hyper(args: Any) -> dict[str, str]:
-    """The TrainingArguments that differ from their defaults, or by which trainings are compared."""
+    """The TrainingArguments to record as params: those in ``_COMPARED``, and those that differ from
+    their defaults, except those in ``_NO_HYPER``.
+    """
     chosen = {
         field.name: value
         for field in dataclasses.fields(args)
@@ -381,10 +381,10 @@ def _text(value: Any) -> str:
 def _write_checkpoint(
     repo: Repository, commit: CommitId, folder: Path, name: str, *, recorded: Mapping[str, Any]
 ) -> None:
-    """Writes to ``folder`` what the Trainer needs: weights, generators, the Trainer's state.
+    """Writes to ``folder`` the weights, the Trainer's state and the states of random generators.
 
-    ``recorded``: the version's training state. If the version has production weights, the training
-    weights are written instead of these.
+    ``recorded``: the version's training state. If the version also has production weights (weights
+    from a lossy pipeline, to deploy), these are not written.
     """
     state = json.dumps(recorded["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
     files = {"trainer_state.json": f"{state}\n".encode(), **_generators(recorded)}

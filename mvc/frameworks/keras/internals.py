@@ -1,8 +1,8 @@
-"""Private names of Keras 3.15. Only this module uses such names.
+"""All uses of private names of Keras 3.15, for mvc's Keras callback.
 
-Keras does not show callbacks the data of a ``fit``. But before ``fit`` calls any callback, it
-creates an ``EpochIterator`` for the data. So this module wraps the constructor of that class, to
-note the newest iterator of each thread.
+Keras does not show a callback the data of the running ``fit``. But ``fit`` creates an
+``EpochIterator`` for the data before it calls any callback. So this module replaces the constructor
+of ``EpochIterator`` by a function that remembers the newest iterator of each thread.
 """
 
 from __future__ import annotations
@@ -31,16 +31,12 @@ _GLOBAL = "global_seed_generator"  # Keras's name for its own random generator
 
 
 class FitData(NamedTuple):
-    """What Keras shows about the data of a ``fit``.
-
-    ``unrepeatable``: why the data cannot be read again in the same order; None if it can be.
-    ``sizes``: the amount of data, if known.
-    """
+    """The data of a ``fit``, as far as Keras knows."""
 
     unrepeatable: str | None = None
-    """Why a later process cannot read an epoch again; None if it can."""
+    """Why a later process cannot read the same batches in the same order; None if it can."""
     sizes: Sizes | None = None
-    """Rows and batch size; empty if Keras does not know them, None if no iterator was seen."""
+    """The number of rows and the batch size; empty if unknown; None if there is no iterator."""
 
 
 class _Newest(threading.local):
@@ -68,13 +64,13 @@ def data_of_fit() -> FitData:
     noted, _newest.iterator = _newest.iterator, None
     iterator = None if noted is None else noted()
     if iterator is None:
-        return FitData()  # the fit is not Keras's own
+        return FitData()  # the user's own ``fit``, without an EpochIterator
     adapter = iterator.data_adapter
     why = None
     if type(adapter).__name__ == "GeneratorDataAdapter":
         why = "the data comes from a generator"
     elif getattr(adapter, "enqueuer", None) is not None:
-        # Threads read batches ahead. These batches are used later.
+        # Threads read batches before the training needs these batches.
         why = "the data comes from a PyDataset with workers"
     elif iterator.steps_per_epoch is not None:
         why = "with steps_per_epoch an epoch continues the iterator of the previous one"
@@ -93,7 +89,7 @@ def own_generator() -> torch.Tensor | None:
 
 
 def set_own_generator(recorded: torch.Tensor | None) -> None:
-    """Sets the state of Keras's own random generator. May draw from Python's generator."""
+    """Sets the state of Keras's own random generator. May draw from Python's ``random``."""
     if recorded is None:
         global_state.set_global_attribute(_GLOBAL, None)
     else:
@@ -101,9 +97,9 @@ def set_own_generator(recorded: torch.Tensor | None) -> None:
 
 
 def begin_at(model: Any, epoch: int | None) -> None:
-    """Makes ``fit`` start with this epoch after ``on_train_begin``.
+    """Makes ``fit`` begin with ``epoch``; with its usual first epoch if ``epoch`` is None.
 
-    None: makes it start as usual.
+    Call this in ``on_train_begin``.
     """
     model._initial_epoch = epoch
 

@@ -1,9 +1,9 @@
-"""The stage ``uniform`` (docs/lc.md): rounds changes to levels with equal distances.
+"""The stage ``uniform`` of lossy delta pipelines (docs/lc.md): rounds changes to equal steps.
 
-The distance of levels is the *step*. The level of zero has all changes smaller than a step, so it
-is two steps wide. The decoder adds the same number for all entries of a level, the mean of their
-changes. For float32 and float64, the mean is rounded to the upper half of its bits, and only these
-bits are stored.
+A change is the difference of one number of a tensor between two states. The *level* of a change is
+``trunc(change / step)``. So all changes between -step and step have level 0. For each level, the
+mean of its changes is stored, and the decoder adds this mean instead of the changes. Means of
+float32 and float64 changes are rounded to half of their bits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NARROWER = 0.05
 class Uniform(Quantiser, frozen=True):
     """lossy delta: equal steps around zero, as fine as a bound allows
 
-    The step is the smallest whose delta fits ``budget``, or the largest whose error is at most
-    ``error``.
+    Chooses the smallest step with which the delta fits into ``budget``, or the largest step with
+    which the error is at most ``error``.
     """
 
     budget: Decimal | None
@@ -70,9 +70,10 @@ class Uniform(Quantiser, frozen=True):
 
 
 class _Levels:
-    """A group's changes in equal steps. Sizes and errors are first estimated from counts.
+    """The levels of a group of tensors with a common step.
 
-    The *fineness* of a step is log2 of (root mean square of the changes / step).
+    ``size`` and ``_lost`` estimate size and error of a step from the group's counts of changes. The
+    *fineness* of a step is log2 of (root mean square of the changes / step).
     """
 
     def __init__(self, group: Group) -> None:
@@ -86,10 +87,10 @@ class _Levels:
         self.values = middle.astype(pattern).view(form).astype(np.float64)
         self.squares = float(self.counts @ self.values**2)
         self.deviation = float(np.sqrt(self.squares / max(group.entries, 1)))
-        # The largest possible step is the largest change. A step is larger than every subnormal
-        # change, and so large that no change is beyond the last level.
+        # ``most``, ``least``: limits of the step. With a step above the largest change, all levels
+        # would be 0. With a step below ``least``, a level could exceed _MOST_LEVEL.
         largest = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
-        self.most = largest * (1 - 2.0**-20)  # the quotient is rounded
+        self.most = largest * (1 - 2.0**-20)  # a little less, because change / step is rounded
         least = largest * (1 + 2.0**-group.finer) / _MOST_LEVEL
         self.least = max(least, float(np.finfo(form).smallest_normal))
 
@@ -97,7 +98,7 @@ class _Levels:
         return max(min(self.deviation * float(2.0**-fineness), self.most), self.least)
 
     def size(self, fineness: float) -> float:
-        """Estimated bytes of the symbols and of the table with their values."""
+        """The estimated size in bytes of the encoded levels and their means."""
         counts, _ = self._estimated(fineness)
         counts[0] += self.group.entries - self.counts.sum()
         bits = self_information(self.group.entries) - self_information(counts).sum()
@@ -111,8 +112,9 @@ class _Levels:
         return 1 - float(explained) / self.squares if self.squares else 0.0
 
     def _estimated(self, fineness: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        """For each level, the estimated number of entries and the sum of their changes. The level
-        of zero is first.
+        """For each level: the estimated number of changes, and the estimated sum of these changes.
+
+        Level 0 is first.
         """
         levels = np.trunc(self.values / self.step(fineness)).clip(-_MOST_LEVEL, _MOST_LEVEL)
         levels_, place = np.unique(np.append(0, levels), return_inverse=True)
@@ -123,9 +125,9 @@ class _Levels:
         return counts[front], sums[front]
 
     def within(self, error: float) -> list[tuple[TensorChange, Addition]]:
-        """Steps whose relative error is at most ``error``.
+        """The deltas with the largest step whose relative error is at most ``error``.
 
-        If that is impossible, the finest steps.
+        If no step has so small an error, the deltas with the smallest step.
         """
         allowed = error**2
         coarse = _bisect(lambda c: self._lost(-c) <= allowed, -_FINEST, -_COARSEST)
@@ -140,9 +142,11 @@ class _Levels:
         return self.group.steps(rows, table)
 
     def _quantised(self, fineness: float, *, errors: bool) -> tuple[list[Symbols], Numbers, float]:
-        """Symbols, their values, and (with ``errors``) the square of the relative error.
+        """Returns the symbols of each tensor, the value of each symbol, and the square of the
+        relative error (computed only with ``errors``).
 
-        The levels that occur are numbered outwards: 0, 1, -1, 2, -2, ...
+        A symbol is the number of a level. The levels that occur are numbered in the order 0, 1, -1,
+        2, -2, ...
         """
         kind, step = self.group.kind, self.step(fineness)
         most = min(int(2 * self.most / step) + 1, _MOST_LEVEL)
@@ -175,7 +179,10 @@ class _Levels:
 def _within_budget(
     pipeline: LossyPipeline, levels: Sequence[_Levels], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
-    """The finest steps that fit into ``allowed`` bytes. If none fit, the coarsest steps."""
+    """The deltas with the greatest fineness whose size is at most ``allowed`` bytes.
+
+    If no fineness fits, the deltas with the least fineness.
+    """
 
     def estimate(fineness: float) -> float:
         return sum(group_levels.size(fineness) for group_levels in levels)
@@ -215,9 +222,9 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def _shortened(values: NDArray[np.float64], kind: Format) -> NDArray[np.float64]:
-    """The nearest finite numbers that need only half the bytes of a float32 or float64.
+    """Rounds float32 and float64 numbers to the upper half of their bits. Other formats unchanged.
 
-    ``quantise`` excludes float64 tensors in which a number would be rounded to infinity.
+    A float32 is not rounded to infinity. The changes of float64 are too small for infinity.
     """
     if kind.name == "float64":
         bits = values.view(np.uint64) + np.uint64(1 << 31)

@@ -1,10 +1,9 @@
-"""Makes steps (lossy deltas of tensors) from two states of a model.
+"""Makes lossy deltas between two states of a model (docs/lc.md).
 
-The numbers of a step are chosen by buckets of exponents, or by levels with equal distances. Tensors
-of the same dtype and the same kind share a table of these numbers (the paper's flattened vector),
-unless the pipeline has the flag ``tensor``. Weights and an optimizer's moments differ by orders of
-magnitude, so they have different kinds. ``quantise`` returns None for a tensor whose change no step
-can express (docs/lc.md, "What is not promised"). The caller stores such a tensor exactly.
+A *step* is the lossy delta of one tensor: it adds to each element a number from a small table. The
+pipeline determines how these numbers are chosen. Tensors of the same dtype and *kind* share a
+table, unless the pipeline has the option ``tensor``. The kinds are weights, and each moment of an
+optimizer, because weights and moments differ by orders of magnitude.
 """
 
 from __future__ import annotations
@@ -27,17 +26,16 @@ def quantise(
     *,
     kinds: Sequence[str] = (),
 ) -> list[Addition | None]:
-    """A step for each tensor of a model; None for a tensor that must be stored exactly.
+    """Returns a step for each tensor; None if the tensor must be stored exactly, as with a NaN.
 
-    ``before``: raw bytes and dtypes of the tensors in the state that the decoder has. ``after``:
-    the same for the training's state, in the same order. ``kinds``: for each tensor, empty for
-    weights, or the name of an optimizer's slot. ``exp_avg_sq`` and ``max_exp_avg_sq`` are quantised
-    on the scale of their square root, and never become negative. Changes nothing: the caller
-    applies the steps to ``before``.
+    ``before``: raw bytes and dtype of each tensor in the state that the decoder has. ``after``: raw
+    bytes and dtype of each tensor in the new state, in the same order. ``kinds``: an empty text for
+    weights, or the name of an optimizer's moment. The changes of ``exp_avg_sq`` and
+    ``max_exp_avg_sq`` are those of the square roots, so that they do not become negative.
 
-    A budget limits the bytes of ``encode_steps`` to a share of the raw bytes of the tensors that
-    get a step. At least one bucket, or one level on each side of zero, is stored, even if this
-    exceeds the budget. Raises MvcError if this thread cannot compute with subnormal numbers.
+    The caller applies the steps to ``before``. The budget of a pipeline is the share of the raw
+    bytes that the steps may take after ``encode_steps``. Very small budgets are exceeded. Raises
+    MvcError if this thread cannot compute with subnormal numbers.
     """
     kinds = kinds or [""] * len(before)
     quantiser = pipeline.quantiser

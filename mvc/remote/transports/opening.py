@@ -1,4 +1,7 @@
-"""Opens the transport for a URL. The module of a transport is imported only when it is needed."""
+"""Opens the connection to a remote, the *transport*: for a folder, ssh, HTTP or a bucket.
+
+Imports the module of a transport only when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ def open_transport(
 ) -> Transport:
     """An open transport to a remote, or to the repository at a URL. The caller must close it.
 
-    ``store``, ``config``: store and settings of the local repository, if any. ``folder``: the
-    folder for the mirror (local copy of the journal) of a bucket; by default, the remote's folder.
-    Raises WrongUsage for an invalid URL, RemoteUnreachable, RemoteRefused, NotARepository.
+    ``store``, ``config``: the local repository and its settings, if there is a local repository.
+    ``folder``: for a bucket, the folder for the local copy of the bucket's journal; by default, the
+    folder of the remote in the local repository. Raises WrongUsage for an invalid URL,
+    RemoteUnreachable, RemoteRefused, NotARepository.
     """
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))

@@ -1,8 +1,8 @@
-"""The difference of two versions of a model, in the format of inference engines.
+"""Writes the difference of two versions of a model, in the format of inference engines.
 
-The result is a Hugging Face folder. For each changed tensor, a shard contains a zstd frame of
-``new ^ old`` and the checksum of the new bytes (docs/commands/checkout.md, "A delta for an
-engine").
+An engine such as SGLang applies the difference to the weights that it has loaded. The result is a
+Hugging Face folder. For each changed tensor, a safetensors file contains ``new ^ old``, compressed
+by zstd, and the checksum of the new bytes (docs/commands/checkout.md, "A delta for an engine").
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from mvc.repo.checkout.states import SAFETENSORS
 from mvc.store.recovery.recover import Recovery, mismatch, piece_reader
 
 Changes: TypeAlias = dict[str, tuple[Content, Content]]
-"""Maps the name of a tensor to the tensor's stored data in the new version and in the base."""
+"""Maps the name of a tensor to its data in the new version and its data in the old version."""
 
 _SHARD, _INDEX = ".safetensors", "model.safetensors.index.json"
 _MARK = "delta_encoding"  # if an index has this key, its folder contains a delta
 _NUMBERED = "weight_v"  # prefix of folders for SGLang and slime
 _LONGEST = (10**15, 10**15, "f" * 64)
-# A sparse difference has many zeros in sequence. Only the optimal parser of zstd writes such a
-# sequence as one match. For dense differences this parser saves few bytes and is very slow.
+# A sparse difference has long runs of zeros. Only the optimal parser of zstd compresses such a run
+# to one match. For dense differences, this parser saves few bytes and is very slow.
 _SPARSE = zstandard.ZstdCompressionParameters(
     threads=cpu_count(),
     strategy=zstandard.STRATEGY_BTOPT,
@@ -55,9 +55,9 @@ _SPARSE_SHARE = 32  # sparse: at most one byte in 32 has changed
 def compared(
     new: Sequence[FileEntry], old: Sequence[FileEntry]
 ) -> tuple[list[Changes], dict[str, FileEntry]]:
-    """The changed tensors of each weights file, and the changed files without weights.
+    """Returns the changed tensors of each weights file, and the changed files without weights.
 
-    Raises WrongUsage if the format cannot express a change.
+    Raises WrongUsage if the format cannot express a change, such as a new shape.
     """
     (tensors, files), (base, base_files) = _model(new), _model(old)
     changed = {
@@ -82,7 +82,7 @@ def compared(
 
 
 def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, FileEntry]]:
-    """Two mappings: the tensors of a model by name, and the files without weights by name."""
+    """Returns two mappings: from names to a model's tensors, and from names to its other files."""
     weights = [entry for entry in entries if entry.format in SAFETENSORS]
     tensors = {t.key: e.contents[t.content] for e in weights for t in e.tensors}
     folders = {e.path.rpartition("/")[0] for e in weights}
@@ -101,9 +101,10 @@ def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, 
 
 
 def metadata(name: str, version: str, base: str) -> dict[str, str]:
-    """Metadata of the index in the folder ``name``.
+    """Metadata of the index in the folder ``name``, with the ids of the version and its base.
 
-    A folder with the name ``weight_v000007`` contains a delta from version 000006.
+    Engines number versions by folders: ``weight_v000007`` contains a delta from version 000006. For
+    such a folder, the engine's numbers take the place of mvc's ids.
     """
     ids = {"version": version, "base_version": base}
     own = {f"mvc_{key}": text for key, text in ids.items()}
@@ -121,7 +122,7 @@ def is_delta(fs: FileSystem, folder: Path) -> bool:
 
 
 def writers(recovery: Recovery, shards: Sequence[Changes], metadata: Mapping[str, str]) -> Further:
-    """The files of a delta: the shards, then the index."""
+    """Maps the file names of a delta folder to functions that write the files, the index last."""
     count = len(shards)
     named = {f"model-{i:05d}-of-{count:05d}{_SHARD}": c for i, c in enumerate(shards)}
     weight_map = {key: name for name, changes in named.items() for key in changes}
@@ -136,7 +137,7 @@ def writers(recovery: Recovery, shards: Sequence[Changes], metadata: Mapping[str
 def _write_shard(
     recovery: Recovery, changes: Changes, advance: Callable[[int], None], file: WriteFile
 ) -> None:
-    """Leaves space for the header, writes the frames, then the header with the frames' sizes."""
+    """Writes compressed tensors (frames) after an empty space, then the header into this space."""
     file.position = space = len(_header(dict.fromkeys(changes, _LONGEST)))
     frames = {}
     for name, (new, old) in changes.items():
@@ -150,7 +151,7 @@ def _write_shard(
 
 
 def _header(frames: Mapping[str, tuple[int, int, str]], size: int = LENGTH_BYTES) -> bytes:
-    """A safetensors header of ``size`` bytes. A frame is given as (start, end, checksum)."""
+    """A safetensors header of ``size`` bytes. ``frames`` maps names to (start, end, checksum)."""
     entries = {
         name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
         for name, (start, end, _) in frames.items()
@@ -160,9 +161,9 @@ def _header(frames: Mapping[str, tuple[int, int, str]], size: int = LENGTH_BYTES
 
 
 def _frame(recovery: Recovery, new: Content, old: Content) -> Iterator[tuple[memoryview, bytes]]:
-    """Yields the parts of a tensor, each with the bytes that the part adds to the frame.
+    """Compresses ``new ^ old``. Yields parts of the new tensor, each with some compressed bytes.
 
-    Raises DamagedData if stored bytes are wrong.
+    Raises DamagedData if stored bytes do not match their hash.
     """
     readers = (
         verify_pieces(c.id, c.spec, piece_reader(recovery.piece, c.id, c.spec), mismatch(c.id))

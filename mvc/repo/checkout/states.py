@@ -1,7 +1,7 @@
-"""A version's state in memory: of one file, or of all shards of a sharded model.
+"""Loads tensors of a version into memory: from one file, or from all shards of a sharded model.
 
-A sharded model is a folder with an index (``model.safetensors.index.json``) that maps tensors to
-files, as written by Hugging Face.
+A sharded model is a folder, as Hugging Face writes it: several files with tensors (the shards), and
+an index (``model.safetensors.index.json``) that maps the name of each tensor to a file.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 
 
 def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
-    """A version's state in memory. A state that was committed from Python is nested as before.
+    """Loads the file ``path`` of a version. Without ``path``, loads the version's model.
 
-    The state of a file is {key: tensor}. If ``path`` is the folder or the index of a sharded model,
-    the state has the tensors of all shards. Raises UnknownRevision, UnknownPath, BadModelFile,
-    StateForgotten, WeightsDropped, DamagedData.
+    Returns {name: tensor} for a model file, and the original nested value for a state that was
+    committed from Python. If ``path`` is the folder or the index of a sharded model, returns the
+    tensors of all shards. Raises UnknownRevision, UnknownPath, BadModelFile, StateForgotten,
+    WeightsDropped, DamagedData.
     """
     manifest = manifests.of_commit(store, commit)
     index = index_of(manifest, path)
@@ -44,12 +45,12 @@ def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
 
 
 def within(folder: str | None, name: str) -> str:
-    """The path of a file in a folder. The folder None is the version's top folder."""
+    """The path of the file ``name`` in ``folder``. None means the version's top folder."""
     return str(PurePosixPath(folder or ".", name))
 
 
 def index_of(manifest: Manifest, path: str | None) -> FileEntry | None:
-    """The index if ``path`` means a sharded model. None if ``path`` means one file."""
+    """The index file of the sharded model ``path``. None if ``path`` is not a sharded model."""
     if path is not None and path in manifest.by_path:
         return manifest.by_path[path] if path.endswith(_INDEX) else None
     if path is None and sum(bool(e.tensors) for e in manifest.entries) < 2:
@@ -69,7 +70,7 @@ def index_of(manifest: Manifest, path: str | None) -> FileEntry | None:
 
 
 def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry) -> dict[str, Any]:
-    """The tensors that an index names, in the order of the index. Decodes only these tensors."""
+    """Loads the tensors that an index names, in the order of the index."""
     shard_of = read_index(store, index)["weight_map"]
     shards: dict[str, list[str]] = {}
     for key, name in shard_of.items():
@@ -92,7 +93,7 @@ def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry
 
 
 def read_index(store: Store, index: FileEntry) -> dict[str, Any]:
-    """A parsed index. Its ``weight_map`` maps tensors to files. Raises BadModelFile."""
+    """The parsed JSON of an index. Raises BadModelFile if the index is invalid."""
     wrong = BadModelFile(
         f"{index.path} is not the index of a sharded model",
         hint='it needs a "weight_map" from tensor names to files; or name one of the files',

@@ -1,7 +1,8 @@
-"""Writes the production weights of files to disk, after the commit that stored these weights.
+"""Writes production weights to disk, after the commit that stored them.
 
-After a crash between the commit and the write, the file has its old content, and the version is
-complete.
+A lossy pipeline computes production weights: weights near the trained weights, which need less
+space. If the process crashes between the commit and the write, the version is complete, but the
+file on disk has its old content.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from mvc.store.store import Store
 
 
 def check_output(fs: FileSystem, files: int, read: FileOptions) -> None:
-    """Raises an error if the production weights of a commit could not be written.
+    """Checks before a commit that its production weights can be written.
 
-    ``files``: how many files have production weights. Raises WrongUsage, UnknownPath, IoFailed,
-    WouldOverwrite.
+    ``files``: the number of files with production weights. Raises WrongUsage, UnknownPath,
+    IoFailed, WouldOverwrite.
     """
     if read.output is None:
         if files and not read.in_place:
@@ -60,9 +61,9 @@ def write_production(
 ) -> None:
     """Writes the production weights of ``files`` to ``read.output``, or replaces ``files``.
 
-    ``files`` maps paths to the identities of the files before the commit. The weights are decoded
-    from the repository, so that a written file equals the stored file. Raises SourceChanged if a
-    file changed meanwhile.
+    ``files`` maps the path of each file to the file's identity (size, times, inode) before the
+    commit. The written weights are decoded from the repository. Raises SourceChanged if a file to
+    replace has changed since.
     """
     fs, root, version = store.fs, store.root, result.id.short
     output = None if read.output is None else Path(read.output)
@@ -94,7 +95,7 @@ def write_production(
 
 
 def _check_writable(fs: FileSystem, output: Path) -> None:
-    """Production weights may replace a model file, but no other file."""
+    """Raises an error unless ``output`` is a model file, an empty file or a new file."""
     refuse_store(fs, output)
     shown = printable(str(output))
     identity = fs.stat(output)

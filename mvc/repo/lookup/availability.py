@@ -1,10 +1,9 @@
-"""Whether the state of a version can be read. All commands use this module.
+"""Whether the state of a version (its tensors and files) can be read from this repository.
 
-A version's state is stored or absent (not stored here). If the state is stored, the weights at one
-path may be dropped. Then a replay of the version's recipe computes the weights again, for one
-``with`` block or permanently. Journal entries (records of operations) contain *marks*, which record
-that a state was ``forgotten``, ``dropped`` etc. The newest mark of a version counts. Dropping
-weights deletes no other file, no manifest (list of files) and no attachment.
+A state is stored or absent. If it is stored, the weights of one file may be *dropped*: mvc deleted
+them, because a *recipe* (code, data and settings of the training) can compute them. A *replay* runs
+the recipe. The journal (the log of all operations) contains *marks*: a mark records that the state
+of a version became ``absent``, ``forgotten``, ``dropped`` or ``stored``. The newest mark counts.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import format_time
 
-_NEAR = 64  # how many ancestors are searched for a stored state, from which a delta may start
+_NEAR = 64  # how many ancestors ``nearest_stored`` searches
 GONE = "'mvc log' still shows its commit; its files are not stored here"
 
 
@@ -37,13 +36,13 @@ class Stored(Struct, frozen=True):
 
 
 class Dropped(Struct, frozen=True):
-    """The weights at ``path`` were dropped at ``time_ns``. A replay computes the weights again.
+    """The weights in the file ``path`` of a version were dropped at ``time_ns``.
 
-    ``base``, ``seconds``: the version from which a known replay started, and the seconds that the
-    replay took; None and 0 if no replay is known. ``proven_ns``, ``where``: time and environment of
-    the newest replay in this repository that computed exactly these weights; None and empty if
-    there was no such replay. ``stored``: the weights are still readable, because another version
-    has the same weights or gc has not run.
+    ``base``: the version from which the newest known replay started, or None. ``seconds``: how long
+    that replay took, or 0. ``proven_ns``, ``where``: time and environment of the newest replay in
+    this repository that computed exactly these weights; None and empty without such a replay.
+    ``stored``: whether the weights can still be read, because another version has the same weights,
+    or because gc has not deleted them yet.
     """
 
     commit: CommitId
@@ -67,9 +66,8 @@ class Dropped(Struct, frozen=True):
 class Gone(Struct, frozen=True):
     """The state of ``commit`` has not been stored here since ``time_ns``.
 
-    ``why``: ``absent`` (never fetched), ``forgotten`` (a rule deleted it) or ``purged`` (deleted
-    permanently). ``hint``: a sentence with the command that fetches the state; None if no remote
-    can have the state.
+    ``why``: ``absent`` (never fetched), ``forgotten`` (deleted by a rule) or ``purged`` (deleted
+    for ever). ``hint``: a sentence with the command that fetches the state, or None.
     """
 
     commit: CommitId
@@ -84,7 +82,7 @@ class Gone(Struct, frozen=True):
 
 
 Availability: TypeAlias = Stored | Dropped | Gone
-"""Whether and where the state of a version can be read."""
+"""Whether the state of a version can be read."""
 
 
 def resolve(store: Store, id_: CommitId) -> Availability:
@@ -95,7 +93,7 @@ def resolve(store: Store, id_: CommitId) -> Availability:
 def forgotten(store: Store, id_: CommitId) -> Gone | None:
     """Why the state of a version is absent; None if the state is stored.
 
-    A purged state counts as stored while it is in use (``in_use``).
+    A purge does not count while the state is in use (``in_use``).
     """
     absence = recorded_absence(store.snapshot, id_)
     if absence is not None and absence.named and in_use(store, id_):
@@ -104,7 +102,7 @@ def forgotten(store: Store, id_: CommitId) -> Gone | None:
 
 
 def recorded_absence(snapshot: Snapshot, id_: CommitId) -> Gone | None:
-    """As ``forgotten``, but a purged state is absent even if it is in use."""
+    """As ``forgotten``, but a purge counts even while the state is in use."""
     for _, stone in snapshot.about(Tombstone, id_)[:1]:
         return Gone(id_, "purged", stone.recorded_ns)
     return _by_marks(snapshot, id_)
@@ -121,9 +119,8 @@ def _by_marks(snapshot: Snapshot, id_: CommitId) -> Gone | None:
 
 
 def in_use(store: Store, id_: CommitId) -> bool:
-    """Whether a purged state is still needed by a recipe of dropped weights, or because of HEAD.
-
-    HEAD counts only if the repository has a working folder.
+    """Whether a version's state must not be deleted yet: the version is HEAD in a repository with a
+    working folder, or the recipe of another version's dropped weights needs it.
     """
     return id_ in _checked_out(store) or id_ in needed_by(store, {id_})
 
@@ -137,7 +134,7 @@ def all_in_use(store: Store) -> Set[CommitId]:
 
 def _checked_out(store: Store) -> set[CommitId]:
     versions: set[CommitId] = set()
-    with suppress(DamagedData):  # the entry that moved HEAD is lost
+    with suppress(DamagedData):  # if the journal entry about HEAD is lost
         at = None if store.bare else store.snapshot.ref(HEAD)
         at = store.snapshot.ref(BRANCH + at) if isinstance(at, str) else at
         versions.update({at} if isinstance(at, CommitId) else ())
@@ -145,10 +142,11 @@ def _checked_out(store: Store) -> set[CommitId]:
 
 
 def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
-    """The versions of ``going`` (to be deleted) that recipes of dropped weights need.
+    """The versions of ``going`` that must not be deleted, because recipes of dropped weights need
+    them.
 
-    Maps each of these versions to one version whose recipe needs it. A recipe of a version in
-    ``going`` counts only if this version is needed itself.
+    Maps each such version to a version whose recipe needs it. ``going``: the versions to delete. If
+    a version in ``going`` is not needed, its own recipe does not count.
     """
     snapshot = store.snapshot
     marks = (mark for _, mark in snapshot.state_marks(weights=True))
@@ -172,11 +170,10 @@ def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, Commi
 def leading_on(
     store: Store, needed: Iterable[CommitId], known: Iterable[CommitId] = ()
 ) -> set[CommitId]:
-    """The versions that a replay reads: ``needed`` and the needs of these, except ``known``.
+    """``needed``, and the versions that these versions need, without ``known``.
 
-    The needs of a version are included if its only attachment is a recipe and its weights are not
-    dropped. (Such a version contains data rows or states of random generators.) If its weights are
-    dropped, only its own replay needs these other versions.
+    Follows the needs of a version only if its weights are not dropped, and if a recipe is its only
+    attachment: such a version has data rows or states of random generators for the recipe.
     """
     versions, waiting = set[CommitId](), set(needed).difference(known)
     while waiting:
@@ -188,7 +185,7 @@ def leading_on(
 
 
 def nearest_stored(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
-    """The nearest ancestors along first parents whose state is stored, one for each version."""
+    """For each version, its nearest ancestor along first parents whose state is stored."""
     ancestors = set()
     for id_ in versions:
         parents = commits.get(store.snapshot, id_).parents
@@ -216,7 +213,7 @@ def check_stored(store: Store, id_: CommitId) -> None:
 
 
 def check_servable(store: Store, id_: CommitId) -> None:
-    """As ``check_stored``, but raises WeightsDropped, too, if the weights were dropped."""
+    """As ``check_stored``. In addition, raises WeightsDropped if the weights were dropped."""
     check_stored(store, id_)
     record = dropped(store, id_)
     if record is not None:
@@ -224,7 +221,10 @@ def check_servable(store: Store, id_: CommitId) -> None:
 
 
 def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
-    """Maps versions to the path whose weights are dropped. ``marks``: sorted, oldest first."""
+    """Maps each version with dropped weights to the path of these weights.
+
+    ``marks``: sorted, oldest first.
+    """
     newest = {mark.commit: mark for mark in marks if mark.path}
     return {id_: mark.path for id_, mark in newest.items() if mark.change == "dropped"}
 
@@ -232,9 +232,11 @@ def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
 def dropped_by_manifest(
     paths: Mapping[CommitId, str], states: Iterable[tuple[CommitId, ManifestId]]
 ) -> dict[ManifestId, set[str]]:
-    """Maps manifests to the paths whose weights are dropped in all versions with this manifest.
+    """Maps a manifest (list of files) to the paths with dropped weights, if the weights are dropped
+    in all versions with this manifest.
 
-    ``paths``: the dropped path of each version. ``states``: the versions that are considered.
+    ``paths``: maps versions to the path of their dropped weights. ``states``: pairs of a version
+    and its manifest. Only these versions are considered.
     """
     dropped_by: dict[ManifestId, set[str]] = {}
     whole: set[ManifestId] = set()
@@ -247,7 +249,7 @@ def dropped_by_manifest(
 
 
 def all_dropped(store: Store) -> dict[CommitId, Dropped]:
-    """All versions with dropped weights. Marks of versions that gc deleted are ignored."""
+    """All versions with dropped weights, except versions that gc deleted."""
     snapshot = store.fresh()
     ids = dropped_paths(mark for _, mark in snapshot.state_marks(weights=True))
     records = [dropped(store, id_) for id_ in ids if commits.find(snapshot, id_)]
@@ -255,7 +257,9 @@ def all_dropped(store: Store) -> dict[CommitId, Dropped]:
 
 
 def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped | None:
-    """The record of a version's dropped weights, or None. ``path``: only weights at this path."""
+    """How the weights of a version were dropped. None if they were not dropped, or if ``path`` is
+    not None and the dropped weights have another path.
+    """
     marks = store.snapshot.state_marks(commit, weights=True)
     at = dropped_paths(mark for _, mark in marks).get(commit)
     if at is None or path not in (None, at):
@@ -278,7 +282,9 @@ def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped 
 
 
 def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None:
-    """The newest proof of this repository that a version's recipe computes the file ``path``."""
+    """The newest proof that a version's recipe computes the file ``path``: a replay that ran in
+    this repository. None if there is no proof.
+    """
     own_proofs = [
         p for recorded, p in _proofs(snapshot, commit, path) if not recorded.entry.is_received
     ]
@@ -288,7 +294,9 @@ def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None
 def proven_here(
     store: Store, versions: Iterable[CommitId] | None = None
 ) -> dict[CommitId, ReplayProof]:
-    """Maps versions to their newest proof of this repository. ``versions``: only these versions."""
+    """Maps versions to their newest proof from this repository. ``versions``: if not None, only
+    these versions.
+    """
     snapshot = store.fresh()
     if versions is None:
         entries = [recorded.entry for recorded in snapshot.stating(ReplayProof)]
@@ -305,7 +313,7 @@ def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recor
 
 
 def is_stored(store: Store, entry: FileEntry) -> bool:
-    """Whether all data of a file can be decoded from stored records."""
+    """Whether all tensors and bytes of a file are stored here, in full or as deltas."""
     from mvc.store.graph.plan import recovers  # not needed by light commands
 
     return all(recovers(store.graph, c.id, c.spec.nbytes) for c in entry.contents)
@@ -326,9 +334,9 @@ def _is_readable(store: Store, commit: CommitId, path: str) -> bool:
 def check_available(
     store: Store, commit: CommitId, entries: Iterable[FileEntry], *, stored: bool = False
 ) -> None:
-    """Raises WeightsDropped if weights of one of these files were dropped and are not readable.
+    """Raises WeightsDropped if the weights of one of these files were dropped and cannot be read.
 
-    ``stored``: raise even if a ``with`` block provides the weights for now (``Store.provided``).
+    ``stored``: raise even if ``with mvc.retraining(...)`` has computed the weights for its block.
     """
     record = dropped(store, commit)
     if record is None:
@@ -340,7 +348,7 @@ def check_available(
 
 
 def dropped_error(commit: CommitId, record: Dropped) -> WeightsDropped:
-    """The error for reading dropped weights."""
+    """The error to raise when dropped weights are read."""
     when = format_time(record.time_ns, precise=False)
     return WeightsDropped(
         f"the weights of version {commit.short} were dropped on {when}; a training"

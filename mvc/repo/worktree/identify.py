@@ -1,4 +1,7 @@
-"""Identify: finds the versions that have the state of a file. Compares only hashes."""
+"""Finds the versions that contain the same tensors as a file, for ``mvc identify``.
+
+The *state* of a file is its tensors, or all its bytes if it has no tensors. Compares only hashes.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from mvc.types import Progress
 
 
 class Identified(Struct, frozen=True):
-    """A version that has the state at ``path``.
+    """A version that has the state, in its file ``path``.
 
-    ``exact``: whether all bytes are equal, not only the tensors. ``branches``: branches that reach
-    the version. ``deployments``: all deployments of the version, including retracted ones.
-    ``forgotten_ns``: when the state was forgotten (ns since 1970), or if ``absent``, when the
-    version was received without its state. In both cases ``path`` is None, and ``exact`` is False,
-    because it is unknown whether all bytes are equal.
+    ``exact``: whether all bytes of the files are equal, not only the tensors. ``branches``:
+    branches that contain the version. ``deployments``: all deployments of the version, including
+    retracted deployments. If the version's files are not stored here, ``path`` is None and
+    ``exact`` is False. Then ``absent`` says whether the version was received without its files, and
+    ``forgotten_ns`` when it was received, or when its files were forgotten (ns since 1970).
     """
 
     commit: CommitId
@@ -43,12 +46,11 @@ class Identified(Struct, frozen=True):
 def identify(
     store: Store, file: Path | FileEntry, progress: Progress | None = None
 ) -> list[Identified]:
-    """The versions that introduced the state of a file, newest first.
+    """The versions that introduced the state of ``file``, newest first.
 
-    Versions that inherit a path unchanged are not listed. For a file without tensors, all bytes
-    must be equal. Forgotten versions are found by Merkle roots and hash prefixes in the journal
-    (the operation log). ``progress``: counts bytes of the file. Raises UnknownPath if there is no
-    such file.
+    A later version with the same file unchanged is not listed. A version whose files were forgotten
+    is found by hashes in the journal (the log of all operations). ``progress``: counts the bytes
+    that are read from ``file``. Raises UnknownPath if ``file`` does not exist.
     """
     snapshot = store.fresh()
     entry = (
@@ -74,10 +76,10 @@ def identify(
 
 
 def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
-    """The newest reachable stored version that introduced the state at the path of ``entry``.
+    """The newest stored version that introduced the state of ``entry`` at the same path, or None.
 
-    None if there is no such version. Versions in which all bytes are equal are preferred. Damaged
-    versions are skipped. ``besides``: a version to ignore.
+    Prefers versions in which all bytes of the file are equal. Ignores the version ``besides``,
+    damaged versions, and versions that are no ancestors of a branch, a tag or HEAD.
     """
     same_state = None
     for commit, exact in _at_its_path(store, entry):
@@ -89,24 +91,24 @@ def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) 
 
 
 def holders(store: Store, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
-    """Yields undamaged stored versions that introduced the state of ``entry``, with its path."""
+    """Yields each version that introduced the state of ``entry``, and the path of the file there.
+
+    Skips damaged versions, and versions whose files are not stored here.
+    """
     matches = _versions(store, entry, skip_damaged=True)
     return ((commit.id, same.path) for commit, same in matches if same is not None)
 
 
 def is_committed(store: Store, entry: FileEntry) -> bool:
-    """Whether an ancestor of a branch, a tag or HEAD has all bytes of a file at its path.
-
-    Versions of undone commits do not count.
-    """
+    """Whether an ancestor of a branch, a tag or HEAD has the same bytes at the same path."""
     return any(exact for _, exact in _at_its_path(store, entry))
 
 
 def _at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
-    """Yields undamaged reachable versions that introduced the state of ``entry`` at its path.
+    """Yields versions that introduced the state of ``entry`` at the same path.
 
-    The second value says whether all bytes of the file are equal. A version is reachable if it is
-    an ancestor of a branch, a tag or HEAD. Versions of undone commits are not reachable.
+    The second value says whether all bytes of the file are equal. Skips damaged versions, and
+    versions that are no ancestors of a branch, a tag or HEAD, such as undone commits.
     """
     snapshot = store.fresh()
     tips = {*head_refs(snapshot).values()}
@@ -122,7 +124,9 @@ def _at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]
 def _versions(
     store: Store, entry: FileEntry, *, skip_damaged: bool = False
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
-    """Yields versions, each with the entry that has the state (None if the state is forgotten)."""
+    """Yields versions that introduced the state of ``entry``, each with the file that has the
+    state. The file is None if the files of the version are not stored here.
+    """
     snapshot = store.snapshot
     mark = bytes(entry.state_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
@@ -145,5 +149,5 @@ def _versions(
             elif commit.root == entry.state_id or (
                 mark in recorded.marks and len(recorded.commits) == 1
             ):
-                # If a journal entry has several commits, it is unknown whose hash prefix this is.
+                # With several commits in one journal entry, the hash could be of another commit.
                 yield commit, None

@@ -1,8 +1,8 @@
-"""Stores and loads optimizer states by parameter name.
+"""Converts optimizer states to states with parameter names, and loads such states.
 
-torch numbers the parameters in the order in which they were passed to the optimizer. If that order
-changes, an optimizer would load the moments of the wrong parameters. Names do not depend on the
-order of parameters and groups.
+In torch's ``optimizer.state_dict()``, parameters have numbers, in the order in which they were
+passed to the optimizer. If a program changes this order, torch loads moments into the wrong
+parameters. With names, the order does not matter.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mvc.errors import CannotResume, UnsupportedTensor
 
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 _GROUPS = "create the optimizer with the recorded parameters and groups"
-_ROUNDING = 1.01  # allows for rounding, so that exact moments stay unchanged
-_OWN = {"params", "param_names"}  # entries of a group that are not stored, but replaced by names
+_ROUNDING = 1.01  # tolerance for rounding, so that exact moments are not changed
+_OWN = {"params", "param_names"}  # entries of a group that are not stored: the names replace them
 
 
 def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def _other_kind(optimizer: torch.optim.Optimizer) -> str:
 def _names(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, packed: Mapping[str, Any]
 ) -> dict[int, str]:
-    """Maps torch's number of each parameter to its name. Of a tied parameter, the first name is
-    used.
+    """Maps torch's number of each parameter to the parameter's name in the model. If a tied
+    parameter has several names, the first name.
     """
     known: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -85,11 +85,11 @@ def _parameters(
 
 
 def bound_moments(recorded: Any) -> None:
-    """Enlarges Adam's second moments v that are too small for the first moments m.
+    """Increases Adam's second moments v that are too small for the first moments m.
 
-    An approximated state needs this, because m and v are approximated separately. Where v became 0
-    and m did not, a step would be m / eps. For constant betas, exact moments satisfy |m| <= c
-    sqrt(v), and c follows from the betas (Cauchy-Schwarz).
+    A lossy pipeline approximates m and v separately. If it makes a v zero but not the m, Adam's
+    next step is m / eps, which is huge. Exact moments satisfy m * m <= c * v, where c follows from
+    the betas (Cauchy-Schwarz). So v is increased to m * m / c.
     """
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("groups"), list):
         return
@@ -105,9 +105,8 @@ def bound_moments(recorded: Any) -> None:
             values = recorded["state"].get(name, {})
             if not {"exp_avg", "exp_avg_sq"} <= values.keys():
                 continue
-            first_moment = values[
-                "exp_avg"
-            ]  # float16 cannot represent the square of a number above 256
+            first_moment = values["exp_avg"]
+            # float16 cannot represent the square of a number above 256.
             wide = first_moment.to(torch.promote_types(first_moment.dtype, torch.float32))
             least = wide.square() / (most * _ROUNDING)
             for key in ("exp_avg_sq", "max_exp_avg_sq"):
@@ -116,12 +115,15 @@ def bound_moments(recorded: Any) -> None:
 
 
 class Placement:
-    """Loads a stored state into an optimizer. Only ``apply`` changes the optimizer."""
+    """Loads a stored state into an optimizer.
+
+    The constructor checks whether the state fits the optimizer. ``apply`` changes the optimizer.
+    """
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, recorded: Mapping[str, Any]
     ) -> None:
-        """Raises CannotResume with the first reason why the optimizer cannot load the state."""
+        """Raises CannotResume if the state does not fit the optimizer."""
         self._optimizer = optimizer
         if recorded["kind"] != _kind(optimizer):
             raise CannotResume(
@@ -130,7 +132,7 @@ class Placement:
             )
         self._packed = optimizer.state_dict()
         self._names = _names(model, optimizer, self._packed)
-        # A tied parameter has several names: map the recorded name to the optimizer's name.
+        # A tied parameter has several names: map each name to the name used by ``_names``.
         ids = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
         first = {ids[name]: name for name in self._names.values()}
         current = {name: first.get(ids[name], name) for name in ids}
@@ -166,8 +168,8 @@ class Placement:
         )
 
     def apply(self) -> None:
-        """Calls ``load_state_dict``, then restores the dtypes of tensors that this call has
-        converted.
+        """Loads the state. ``load_state_dict`` converts some tensors to the dtype of the parameter:
+        these tensors get their stored dtype.
         """
         numbers = {name: number for number, name in self._names.items()}
         state = {numbers[name]: values for name, values in self._state.items() if name in numbers}

@@ -4,13 +4,13 @@ A and B are revisions, files or folders. A..B is the same as A B. Without B, mvc
 working folder. Without A and B, mvc compares HEAD with the working folder. 'changed' is the share
 of elements whose bits differ. L2 and max |d| are norms of the difference, and cosine is the cosine
 of the angle between old and new values. mvc lists at most 40 tensors of a file, or all with -v. The
-words in brackets relate the tensors of a model to the old ones: all tensors are equal ('equal'),
-some are equal ('fine-tuned version'), or none is equal ('fully updated').
+words in brackets say how many tensors of the model are equal: all ('equal'), some ('fine-tuned
+version') or none ('fully updated').
 
-With --environment, mvc compares the recorded environment of A (versions of Python and packages,
-CPU, settings) with that of B. Without B, mvc compares it with this machine. If a field of grade
-'exact' differs, results may differ. If a field of grade 'compatible' differs, results should be
-equal. -v lists ignored fields, too.
+With --environment, mvc compares the recorded environments of A and B (versions of Python and
+packages, CPU, settings). Without B, mvc compares A with this machine. If a field of grade 'exact'
+differs, results may differ. If a field of grade 'compatible' differs, results should be equal. -v
+lists ignored fields, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc pipeline``.
 
 A pipeline is a line of stages that encodes changed tensors. A preset is a named pipeline. Without
-arguments, mvc lists stages and presets. With a SPEC (a pipeline) or a PRESET, mvc checks and
-explains it. With requirements (--max-recovery, --lossy, --speed, --accuracy-drop), mvc chooses a
+arguments, mvc lists stages and presets. With a SPEC (a pipeline) or PRESET, mvc explains the
+pipeline. With requirements (--max-recovery, --lossy, --speed, --accuracy-drop), mvc chooses a
 preset that meets them. --set writes the pipeline to the settings.
 """
 

@@ -1,7 +1,7 @@
 """``mvc stats``.
 
 'Plain copies' is the total size of all files of all versions. Recovery times are estimates.
-'mvc stats --calibrate' fits the estimates of stats and report to this machine.
+--calibrate fits these estimates to this machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def command(session: Session, args: _StatsOptions) -> None:
 
 
 def _print_versions(session: Session) -> None:
-    """Prints versions. ``price``: seconds of recovery, plus bytes times the storage weight."""
+    """Prints a table of versions. The price of a version is its recovery time in seconds, plus its
+    stored gigabytes times the setting ``store.storage_weight``.
+    """
     priced = [
         (entry, entry.storage)
         for entry in session.run(
@@ -73,7 +75,7 @@ def _print(session: Session, stats: Stats) -> None:
     missing = {"forgotten": stats.forgotten, "absent": stats.absent}
     missing["by replay"] = stats.dropped
     not_stored = "".join(f", {number:,} {word}" for word, number in missing.items() if number)
-    # A share is useful only if the store is smaller than the plain copies.
+    # The percentage is printed only if the repository is not larger than the plain copies.
     smaller = 0 < stats.raw_bytes >= stats.stored_bytes
     mean, most = seconds(stats.recovery_mean), seconds(stats.recovery_worst)
     where = f" ({worst.short})" if worst else ""

@@ -1,10 +1,9 @@
-"""Packs eight, four or two symbols into a byte, and codes the bytes by Huffman codes.
+"""The coder ``packed`` of lossy deltas: packs symbols into bytes, and compresses the bytes.
 
-A Huffman code needs at least one bit for each letter. If a letter is a byte of four symbols, this
-is a quarter of a bit per symbol. The Huffman codes are those of zlib and zstd, which are faster for
-bytes than a code of single symbols. Here zlib does not search repetitions, and makes a new code for
-every 32,768 bytes. zstd finds runs of zeros, too. The smaller result is stored. docs/format.md,
-"Payload of steps", describes the bytes.
+A byte has eight, four, two or one symbol. If there are more than 256 different symbols, each symbol
+has two bytes. The bytes are compressed by the Huffman codes of zstd or zlib, whichever result is
+smaller. A Huffman code needs at least one bit for each byte. With four symbols in a byte, this is
+only a quarter of a bit for each symbol. docs/format.md, "Payload of steps", describes the result.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from mvc.lossy.lc.step import Symbols
 
 CONSTANT, RAW, ZLIB, ZSTD = range(4)
 _ZLIB = Zlib("zlib:1")
-_SMALL = 16  # bytes; a zstd or zlib header would cost more than coding saves
+_SMALL = 16  # fewer bytes are not compressed, because a header needs more than is saved
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
-    """Encodes the symbols, which are below ``alphabet``; returns parts to join."""
+    """Encodes symbols below ``alphabet``. Returns parts, which the caller joins."""
     if not len(symbols):
         return []
     count = per_byte(alphabet)
@@ -37,7 +36,7 @@ def encode(symbols: Symbols, alphabet: int) -> Parts:
 
 
 def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
-    """The next ``count`` symbols."""
+    """Decodes the next ``count`` symbols. Raises DamagedData."""
     if not count:
         return np.empty(0, np.uint8)
     together = per_byte(alphabet)
@@ -57,7 +56,7 @@ def _encode(data: Bytes) -> Parts:
     if len(data) < _SMALL:
         return [bytes((RAW,)), data.tobytes()]
     frames = {ZSTD: HUFFMAN.compress(data)}
-    if len(frames[ZSTD]) > len(data) // 8:  # above one bit per byte, zlib may be smaller
+    if len(frames[ZSTD]) > len(data) // 8:  # more than one bit per byte: zlib may need less
         code = zlib.compressobj(1, zlib.DEFLATED, memLevel=9, strategy=zlib.Z_HUFFMAN_ONLY)
         frames[ZLIB] = code.compress(data.data) + code.flush()
     form = min(frames, key=lambda f: len(frames[f]))
