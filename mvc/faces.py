@@ -9,8 +9,8 @@ from typing import Any
 def face(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Returns a function to use as the ``__getattr__`` of the module ``module``.
 
-    ``names`` maps an exported name to the module that defines it, for example ``"Repository"`` to
-    ``"mvc.api.repository"``. If the module has no attribute of this name, the module itself is
+    ``names`` maps an exported name to the module that defines it, for example ``"nodes"`` to
+    ``"mvc.api.node_status"``. If the module has no attribute of this name, the module itself is
     exported.
     """
 

@@ -1,8 +1,8 @@
 """Compares the version that each node uses with the version that it should use.
 
-A *target* is a name for a place where models are in use, such as ``prod``. The version that was
-deployed to a target last is *live* there. A *node* is a machine that uses the live version of a
-target, and reports this to the remote.
+A *target* is a name for a place where models are in use, such as ``prod``. The *live* version of a
+target is the version that was deployed to the target. A *node* is a machine that should use the
+live version of a target, and that reports to the remote which version it uses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mvc.times import datetime_of, nearest
 CLOCK_MS = 10_000
 """A node's clock counts as wrong if the difference is larger than this number of milliseconds."""
 SILENT_NS = 600 * 10**9
-"""A node is silent if it has not reported the live version in this time."""
+"""A node without the live version is silent if it has sent no report for this time."""
 _FARTHEST = 1000  # how many deployments of a target are searched for a node's version
 
 
@@ -31,8 +31,8 @@ class NodeStatus(Struct, frozen=True):
     ``commit``: the version that the node has used since ``since_ns`` (by the node's clock).
     ``reported_ns``: when the report arrived (by the remote's clock). ``ahead_ms``: how far the
     node's clock was ahead of the remote's clock; None if unknown. ``live``: the live version of the
-    target, or None. ``live_ns``: when ``live`` went live, or None. ``behind``: the number of
-    deployments after that of ``commit``; None if ``commit`` is not among the newest 1,000.
+    target, or None. ``live_ns``: when ``live`` went live, or None. ``behind``: how many deployments
+    of the target followed that of ``commit``; None if more than 1,000.
     """
 
     node: str

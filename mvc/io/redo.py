@@ -1,8 +1,8 @@
 """A redo journal: lets a program overwrite several files in place, and survive a crash.
 
 All changes are first written to a journal file. Then the journal is *sealed*: its end is marked.
-Only a sealed journal is applied to the files. After a crash, it is applied once more from the
-start.
+Only a sealed journal is applied to the files. After a crash, the sealed journal is applied once
+more from the start.
 
 A journal is a list of parts. A part is a CRC-32, the number of its bytes, and its bytes. The CRC-32
 covers the bytes of this part and of all earlier parts. The first part is the list of files. Each
@@ -47,9 +47,9 @@ _BY_OTHERS = 0o077
 class ChangedFile(Struct, frozen=True):
     """A file that the journal changes.
 
-    ``name``: the path relative to the folder of ``carry_out``; empty if this "folder" is itself the
-    file. ``before``: the size of the old file; None if the journal creates
-    the file. ``size``: the size of the new file; None if the journal deletes the file.
+    ``name``: the path relative to the folder of ``carry_out``; empty if this path is itself the
+    path of the file. ``before``: the size of the old file; None if the journal creates the file.
+    ``size``: the size of the new file; None if the journal deletes the file.
     """
 
     name: str

@@ -2,8 +2,8 @@
 
 The user passes a *service*, the code that trains: a function of a module, or an object with a
 method ``train``. ``run.train(...)`` calls the service, and records this call in a *recipe*. A
-*replay* makes the recorded call a second time. If it computes the same weights bit for bit, the
-recipe is proven. A replay does not run the other code of the ``with`` block.
+*replay* makes the recorded call a second time. If the replay computes the same weights bit for bit,
+the recipe is proven. A replay does not run the other code of the ``with`` block.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Run:
 
     ``result``: the commit. ``recipe``: the recorded recipe. ``seconds``: how long the service ran.
     ``proof_seconds``: how long the replay took, including the start of its process.
-    ``weights_dropped``: whether the weights were deleted, because the recipe is proven.
+    ``weights_dropped``: whether the weights were deleted, because a replay can compute them.
     ``metrics``: metrics of the commit, which you may change in the block.
     """
 
@@ -189,8 +189,8 @@ class Run:
         """Records a file that the service produced elsewhere, instead of calling the service.
 
         The file is committed at the ``path`` of ``record``. ``arguments`` are as for ``train``.
-        The recipe has the objects in their current state, not as before the training. So a service
-        that draws random numbers must seed the generators itself. Only a replay (``verify``) shows
+        Arguments and random generators are recorded as they are now, not as before the training. So
+        a service that draws random numbers must seed the generators itself. Only a replay shows
         whether the recipe reproduces the file. Raises CannotRecord if the file has other tensors
         than the model, and WrongUsage if the file is not at ``path``.
         """

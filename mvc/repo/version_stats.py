@@ -14,8 +14,8 @@ class VersionStats(Struct, frozen=True):
 
     ``bytes``: maps the kind of data (full, delta, metadata) to the bytes that the version added.
     ``reset_point``: whether all tensors of the version are stored in full. ``deltas``: the largest
-    number of deltas that must be decoded for one tensor. ``base``: the version that
-    stores the full tensor from which these deltas start; None if unknown.
+    number of deltas that must be decoded for one tensor. ``base``: the version that stores the full
+    tensor from which these deltas start; None if unknown.
 
     ``kind``: ``full`` (all tensors are stored in full with this version), ``update`` (changed
     tensors are stored in full with this version, unchanged tensors with an earlier version),

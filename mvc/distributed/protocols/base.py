@@ -129,7 +129,9 @@ class Protocol(Struct, frozen=True):
 
 
 class Counts(Struct):
-    """What a coordinator has counted. ``up``, ``down``: bytes of all messages from, to workers."""
+    """The counts of a coordinator. ``up``, ``messages_up``: bytes and number of all messages from
+    workers. ``down``, ``messages_down``: bytes and number of all messages to workers.
+    """
 
     rounds: int = 0
     subrounds: int = 0
@@ -270,7 +272,7 @@ class Coordinator(Side):
         return self._mean(self.drifts)
 
     def _quantum(self) -> float:
-        """The quantum of a round's first sub-round. Only fgm uses quanta: a worker counts by how
+        """The quantum of a round's first sub-round; 0 except for fgm. A worker of fgm counts by how
         many quanta the value of its safe function has risen.
         """
         return 0.0

@@ -103,8 +103,8 @@ def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, 
 def metadata(name: str, version: str, base: str) -> dict[str, str]:
     """Metadata of the index in the folder ``name``, with the ids of the version and its base.
 
-    Engines number versions by folders: ``weight_v000007`` contains a delta from version 000006. For
-    such a folder, the engine's numbers take the place of mvc's ids.
+    Some engines number versions: the folder ``weight_v000007`` contains a delta from version
+    000006. For such a folder, ``version`` and ``base_version`` are these numbers.
     """
     ids = {"version": version, "base_version": base}
     own = {f"mvc_{key}": text for key, text in ids.items()}
@@ -122,7 +122,9 @@ def is_delta(fs: FileSystem, folder: Path) -> bool:
 
 
 def writers(recovery: Recovery, shards: Sequence[Changes], metadata: Mapping[str, str]) -> Further:
-    """Maps the file names of a delta folder to functions that write the files, the index last."""
+    """Maps each file name of a delta folder to a number of bytes, for progress, and to a function
+    that writes the file. The index is last.
+    """
     count = len(shards)
     named = {f"model-{i:05d}-of-{count:05d}{_SHARD}": c for i, c in enumerate(shards)}
     weight_map = {key: name for name, changes in named.items() for key in changes}

@@ -1,8 +1,8 @@
 """Writes production weights to disk, after the commit that stored them.
 
-A lossy pipeline computes production weights: weights near the trained weights, which need less
-space. If the process crashes between the commit and the write, the version is complete, but the
-file on disk has its old content.
+A lossy pipeline computes production weights: weights near the trained weights, chosen so that they
+need less space. If the process crashes between the commit and the write, the version is complete,
+but the file on disk has its old content.
 """
 
 from __future__ import annotations
