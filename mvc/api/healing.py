@@ -31,10 +31,10 @@ def heal(
     """Repairs a repository, even if the damage prevents opening it.
 
     ``path``: the folder of the repository, or a folder inside that folder. First repairs the
-    journal (the file with all operations) and the file ``format``. Then rebuilds the index of the
-    journal if ``rebuild``, and calls ``Storage.repair``. ``other``: a repository, or a copy of a
-    ``.mvc`` folder, with intact copies of damaged parts. Raises NotARepository, UnsupportedFormat,
-    and DamagedData if mvc cannot determine which data is lost.
+    journal (the log of all operations) and the file ``format`` (the format's version). Then
+    rebuilds the index if ``rebuild``, and calls ``Storage.repair``. ``other``: a repository or a
+    copy of a ``.mvc`` folder, from which damaged parts are copied. Raises NotARepository,
+    UnsupportedFormat, and DamagedData if mvc cannot determine which data is lost.
     """
     files, folder = FileSystem(), _folder(path)
     source = None if other is None else folder_of(files, Path(other))
@@ -49,15 +49,15 @@ def heal(
 def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> str | None:
     """Rebuilds the index from the journal and the packs (files with the data of tensors).
 
-    If the end of the journal is lost, returns a description of the lost entries; otherwise None.
-    Raises ReadOnly, DamagedData.
+    If the end of the journal is lost, returns a description of the lost entries. Otherwise returns
+    None. Raises ReadOnly, DamagedData.
     """
     lost = None
     try:
         with Repository.open(path, config=config) as repo:
             if gap := lost_end(repo.handle.store.fresh()):
                 lost = f"{gap.told}, and no entries follow"
-    except HistoryMissing as error:  # the journal is older than the index
+    except HistoryMissing as error:  # the journal lacks entries that the index has
         lost = error.message
     if lost is not None:
         forget_index(FileSystem(), _folder(path))
@@ -67,7 +67,9 @@ def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> s
 
 
 def _folder(path: PathName) -> Path:
-    """The nearest existing ``.mvc`` at or above ``path``, which may be damaged."""
+    """The path of ``.mvc`` in ``path`` or in the nearest folder above. It may be damaged or
+    missing.
+    """
     files = FileSystem()
     start = files.realpath(Path(path))
     return next(

@@ -1,17 +1,13 @@
 """The file system as mvc uses it: every access is a method of a FileSystem.
 
-Tests replace the object by test doubles, which record calls, fail, or simulate a power loss. So
-code outside this package must not access files in any other way. Some methods (``read_bytes``,
-``replace_file``, ``write_atomic``) call only public methods of ``self``, so a test double need not
-replace them.
+Tests replace the FileSystem by test doubles, which record calls, fail, or simulate a power loss. So
+code outside this package must not access files in any other way.
 
-OSErrors become IoFailed, StorageFull or ReadOnly (``mvc.io.os_errors``). FileExistsError is raised
-by ``open_write(exclusive=True)``, ``link`` and ``make_dir`` if the name exists.
+An OSError becomes IoFailed, StorageFull or ReadOnly (``mvc.io.os_errors``). If a name exists,
+``open_write(exclusive=True)``, ``link`` and ``make_dir`` raise FileExistsError.
 
-The kernel releases a lock when the process that has the lock ends (flock(2)). A lock belongs to one
-opening of the file, so two locks exclude each other even within a process. After a fork, the child
-process closes its copy of the lock at once. So a lock ends with the process that acquired it, even
-if this process has children that are still running.
+Locks use flock(2). A lock ends when the process that acquired the lock ends, even if child
+processes are still running. Two exclusive locks on a file exclude each other even within a process.
 """
 
 from __future__ import annotations
@@ -55,9 +51,9 @@ TEMPORARY = ".mvc-tmp-"
 """Prefix of the names of temporary files. A temporary file that a crash has left may be deleted."""
 
 SWAPPED = ".mvc-dir-"
-"""Prefix of the names of folders that replace each other (``mvc.repo.checkout.swapped``).
+"""Prefix of the names of folders to which ``mvc.repo.checkout.swapped`` switches a symbolic link.
 
-A symbolic link in the same parent folder points to the newest of these folders.
+The link is in the same parent folder as these folders, and points to the newest folder.
 """
 
 _TRIES = 3
@@ -71,10 +67,9 @@ LOCK_SECONDS = 60.0
 """Default seconds to wait for a lock."""
 
 POLLED = 1.0
-"""Seconds before the deadline in which a lock is polled: every few ms, the thread tries again.
+"""If at most this many seconds are left until the deadline, a lock is tried every few ms.
 
-With more time left, a thread waits in the kernel's queue. Such a thread cannot be stopped. After a
-time-out, it could still acquire the lock for a moment.
+If more time is left, a thread waits for the lock in the kernel's queue.
 """
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
@@ -103,8 +98,8 @@ class FileLock(AbstractContextManager["FileLock"]):
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             try:
-                # Unlocking ends the lock even if a child process has a copy of the descriptor.
-                # Closing the descriptor would not.
+                # Closing the descriptor would not end the lock if a child process has a copy of
+                # the descriptor.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             finally:
                 os.close(descriptor)
@@ -114,7 +109,10 @@ _live: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _abandon_all() -> None:
-    """In a child process after a fork, closes its copies of locks. The parent's locks remain."""
+    """Runs in a child process after a fork. Closes the copies of the parent's locks.
+
+    The locks of the parent remain.
+    """
     for lock in list(_live):
         descriptor, lock._fd = lock._fd, -1
         if descriptor >= 0:
@@ -125,9 +123,9 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 class SharedFolder(Struct, frozen=True):
-    """A folder in which a group works. New files in it get the folder's permissions.
+    """A folder in which the users of a Unix group may write.
 
-    The umask does not apply to these files.
+    New files in the folder get the permissions of the folder. The umask is ignored.
     """
 
     path: Path
@@ -137,7 +135,8 @@ class SharedFolder(Struct, frozen=True):
     def at(cls, fs: FileSystem, path: Path) -> SharedFolder | None:
         """The folder at ``path``.
 
-        None unless its group may write in it and owns new files in it.
+        None if the group of the folder may not write in the folder, or does not own new files in
+        the folder (setgid bit).
         """
         folder = fs.stat(path)
         if folder is None or not folder.is_dir or folder.mode & _GROUP_SHARES != _GROUP_SHARES:
@@ -156,13 +155,12 @@ class SharedFolder(Struct, frozen=True):
 
 
 class FileSystem:
-    """The real file system. ``shared`` is its only state, so one object may serve all threads.
+    """The real file system. Threads may share one object.
 
-    ``shared``: the repository's folder, if a group works in it (``shared_by``).
+    ``shared``: the repository's folder, if the users of a Unix group may write in this folder.
 
     The argument ``within`` of some methods is a folder above the path. Symbolic links below this
-    folder are not followed, even if another process replaces a folder by a link meanwhile
-    (``_reach``).
+    folder are not followed, even if another process replaces a folder by a link during the call.
     """
 
     shared: SharedFolder | None = None
@@ -201,10 +199,11 @@ class FileSystem:
         mode: int = 0o666,
         within: Path | None = None,
     ) -> WriteFile:
-        """Opens a regular file for changes, at its end: the offset ``position`` is the file's size.
+        """Opens a regular file for writing, and sets the offset ``position`` to the file's end.
 
         ``create`` creates a missing file. ``exclusive`` raises FileExistsError for an existing
-        file. The umask of the process applies to ``mode``. A symbolic link is refused.
+        file. ``mode``: permissions of a new file, to which the umask of the process is applied. A
+        symbolic link is refused.
         """
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if create and exclusive else 0)
@@ -234,10 +233,9 @@ class FileSystem:
     ) -> FileLock | None:
         """Acquires an advisory lock on a file. If the file is missing, it is created.
 
-        Waits ``timeout`` seconds (LOCK_SECONDS if None), then raises Busy. After five seconds, a
-        warning names the process that has the lock. ``block=False`` returns None instead of
-        waiting. The lock excludes other locks of the same process, too. The lock ends with the
-        process.
+        Waits at most ``timeout`` seconds (LOCK_SECONDS if None), then raises Busy. After five
+        seconds, a warning names the process that has the lock. With ``block=False``, does not wait,
+        and returns None if the file is locked.
         """
         timeout = LOCK_SECONDS if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -267,7 +265,7 @@ class FileSystem:
     # -- names -------------------------------------------------------------------------
 
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
-        """The identity of the file at ``path``. None if there is no file, or a dangling link."""
+        """The identity of the file at ``path``. None if the file or a link's target is missing."""
         with translate(path, "inspect"):
             try:
                 return FileIdentity.of(os.stat(path, follow_symlinks=follow))
@@ -286,7 +284,7 @@ class FileSystem:
     def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> bool:
         """Creates a folder in an existing folder. The new name is durable only after ``sync_dir``.
 
-        Returns False if the folder existed already and ``exist_ok`` permits that.
+        With ``exist_ok``, returns False if the folder exists.
         """
         with translate(path, "create"), _reach(path, within) as (name, folder):
             try:
@@ -391,10 +389,7 @@ class FileSystem:
             os.close(descriptor)
 
     def realpath(self, path: Path) -> Path:
-        """``path`` as an absolute path without symbolic links.
-
-        Parts that do not exist do not change.
-        """
+        """``path`` as an absolute path without symbolic links. The path need not exist."""
         with translate(path, "inspect"):
             return Path(os.path.realpath(path))
 
@@ -433,8 +428,8 @@ class FileSystem:
     ) -> None:
         """Creates a folder and its missing parents; an existing folder is no error.
 
-        On return the names of all created folders are durable. ``created`` receives the folders
-        that this call created, the outermost first. Raises FileExistsError if a file has the name.
+        On return, the names of all created folders are durable. Appends the created folders to
+        ``created``, the outermost first. Raises FileExistsError if ``path`` is a file.
         """
         absent = []
         for place in (path, *path.parents):
@@ -460,8 +455,7 @@ class FileSystem:
     def write_atomic(self, path: Path, data: Bytes, *, mode: int | None = None) -> None:
         """Replaces the content of ``path`` by ``data``, durably and in one step.
 
-        Another process may delete the temporary file, because it seems to be left by a crash. Then
-        this method tries again.
+        Tries again if another process deletes the temporary file.
         """
         for left in reversed(range(_TRIES)):
             try:
@@ -486,11 +480,10 @@ class FileSystem:
     ) -> None:
         """Replaces the content of ``path`` in one step by the output of ``writer``.
 
-        Readers see the old or the new content, never a part. With ``durable``, this is true even
-        after a power loss. With ``mode`` None, an old file's permissions do not change, and the
-        umask applies to a new file. If anything fails, the temporary file is deleted. A symbolic
-        link at ``path`` is replaced, not its target. Other hard links to the old file still have
-        the old content.
+        Readers see the whole old content or the whole new content. With ``durable``, this is true
+        even after a power loss. If ``mode`` is None, the permissions of an existing file do not
+        change, and the umask applies to a new file. A symbolic link at ``path`` is replaced, not
+        its target. Other hard links to the old file still have the old content.
         """
         temporary = f"{TEMPORARY}{os.urandom(8).hex()}"
         beside = path.with_name(temporary)
@@ -517,15 +510,15 @@ class FileSystem:
     ) -> None:
         """Writes a new file named ``temporary`` in the folder of ``path``.
 
-        The caller then renames this file to ``path``. ``mode`` and ``durable`` mean the same as for
-        ``replace_file``. If anything fails, the caller deletes the temporary file. With
-        ``flushes``, the file is durable only when the ``with`` block of ``flushes`` ends.
+        The caller then renames this file to ``path``, or deletes this file if anything failed.
+        ``mode`` and ``durable`` mean the same as for ``replace_file``. With ``flushes``, the file
+        is durable only when the ``with`` block of ``flushes`` ends.
         """
         present = self.stat(path, follow=False)
         if present is not None and not present.is_symlink:
             _regular(path, present)
             mode = self._replaced_mode(path, present) if mode is None else mode
-        private = 0o666 if mode is None else mode  # never wider than the final mode
+        private = 0o666 if mode is None else mode
         beside = path.with_name(temporary)
         try:
             with ExitStack() as opened:
@@ -561,7 +554,7 @@ def _read_ahead(paths: Sequence[Path]) -> None:
 
 
 class LateFlushes(FileSystem):
-    """A file system that flushes only in ``flush``. Until then, a power loss may delete files."""
+    """A file system that flushes files only in ``flush``. A power loss before may destroy files."""
 
     def _written(self, path: Path, descriptor: int) -> WriteFile:
         return _Unflushed(path, descriptor, 0)
@@ -590,7 +583,11 @@ class _Unflushed(WriteFile):
 
 
 def _below(path: Path, within: Path | None) -> Path | None:
-    """``within``, for a ``path`` below it. Otherwise None, which means no restriction."""
+    """Returns ``within`` if ``path`` is outside or below this folder.
+
+    If ``path`` is ``within`` or a folder above ``within``, returns None, which means no
+    restriction.
+    """
     return None if within is None or within.is_relative_to(path) else within
 
 
@@ -617,9 +614,9 @@ def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
     """Yields a name and the descriptor of its folder, for functions with ``dir_fd``.
 
     Without ``within``, yields (path, None). Otherwise raises IoFailed if ``path`` is not below
-    ``within``, or if a part of the path below ``within`` is a symbolic link. Each folder is opened
-    relative to its parent with O_NOFOLLOW (openat(2)). To check the folders first would not
-    suffice, because a link could replace a folder between the check and the use.
+    ``within``, or if a part of the path below ``within`` is a symbolic link. Opens each folder
+    relative to its parent with O_NOFOLLOW (openat(2)), because another process may replace a folder
+    by a link at any time.
     """
     if within is None or path == within:
         yield os.fspath(path), None
@@ -662,7 +659,7 @@ def _is_link(descriptor: int, name: str) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
     except OSError:
-        return True  # the name has changed since opening it failed because of a link
+        return True  # the link was deleted after the caller failed to open it
 
 
 def _open_lock(path: Path) -> int:
@@ -679,9 +676,9 @@ def _open_lock(path: Path) -> int:
 
 
 def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> bool:
-    """Waits until the lock is acquired or ``deadline`` has passed. With None, does not wait.
+    """Waits until the lock is acquired or ``deadline`` has passed.
 
-    Returns whether the lock is acquired.
+    Without a deadline, does not wait. Returns whether the lock is acquired.
     """
     pause = _FIRST_WAIT
     while True:
@@ -702,13 +699,14 @@ def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> boo
 
 
 def _queue(descriptor: int, path: Path, kind: int, seconds: float) -> bool:
-    """Waits in the kernel's queue, first come, first served; returns whether the lock is acquired.
+    """Waits for the lock in the kernel's queue. Returns whether the lock is acquired in time.
 
-    A thread waits, because flock(2) has no time limit. If the thread acquires the lock too late,
-    the caller has closed its descriptor, and the lock ends when the thread closes its own copy.
+    A new thread waits, because flock(2) has no time limit. If this thread acquires the lock too
+    late, it closes its descriptor, and the lock ends.
     """
     got = threading.Event()
-    own = os.dup(descriptor)  # the number of the caller's descriptor may be reused for another file
+    # After a time-out the caller closes its descriptor, and the number may get another file.
+    own = os.dup(descriptor)
 
     def wait() -> None:
         try:

@@ -1,12 +1,12 @@
 """Encodes all tensors of a record together, for pipelines that have a stage of scope ``group``.
 
-A record is a stored group of tensors. A stage of scope ``group`` encodes all tensors of a record as
-one payload. A stage of scope ``tensor`` encodes each tensor separately.
+A pipeline is a sequence of stages that encode tensors. A record is a stored group of tensors. A
+stage of scope ``group`` encodes all tensors of a record as one payload.
 
 A word is an element of a tensor as an unsigned integer. The words of all tensors are joined, then
-encoded as byte planes or as positions and values (``sparse``). The byte planes are those of
-``ByByteSegments`` in the VSOL thesis (§3.2.6, form 2; form 3 gives the same bytes). The bytes are
-described in docs/format.md, "Payload of a group".
+encoded as byte planes (plane i has byte i of every word) or as positions and values (``sparse``).
+docs/format.md, "Payload of a group", describes the bytes. The byte planes are those of
+``ByByteSegments`` in the VSOL thesis (§3.2.6).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, widt
 def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | memoryview]:
     """Encodes the members into one payload. Returns parts to join.
 
-    A member is one tensor: the new bytes, the base (the bytes from which a delta is computed, of
-    equal length), and the width of an element in bytes. The base is None if and only if the
-    pipeline encodes no deltas.
+    A member is one tensor: its bytes, the bytes of the base from which a delta is computed (of the
+    same length), and the width of an element in bytes. The base is None if and only if the pipeline
+    encodes no deltas.
     """
     widths = [width for _, _, width in members]
     runs = ((len(list(run)), width) for width, run in groupby(widths))
@@ -51,7 +51,7 @@ def decode_group(
     """Returns, for each member, the decoded bytes and the width of an element.
 
     If the pipeline encodes deltas, the bytes are a delta, which ``words.combine`` applies to a
-    base. ``sizes``: the members' raw lengths. Raises DamagedData.
+    base. ``sizes``: the number of decoded bytes of each member. Raises DamagedData.
     """
     cursor = Cursor(data)
     widths = _read_widths(cursor, len(sizes))
@@ -71,7 +71,9 @@ def decode_group(
 
 
 def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
-    """The words of all members of one width, or of their deltas, member after member."""
+    """The words of all members of one width, member after member. With deltas, the words of the
+    deltas.
+    """
     joined = np.empty(sum(len(new) // width for new, _, _ in members), word_type(width))
     at = 0
     for new, base, _ in members:

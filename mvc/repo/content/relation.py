@@ -1,9 +1,9 @@
-"""How a model relates to its base (definition 3 of the MMlib paper). No tensors are read.
+"""Says how a model relates to the models of an older version, for example "fine-tuned version".
 
-The architecture of a model is the set of its tensors' names and shapes. Two tensors are equal if
-their dtypes, shapes and bits are equal. Names are compared without wrapper prefixes. If one model
-is a part of the other model, the names in the other model may have an additional prefix
-(``backbone.``). This prefix is ignored.
+The kinds of relations are those of definition 3 of the MMlib paper. They follow from the names,
+dtypes, shapes and hashes of the tensors, so no tensor is read. Prefixes of wrappers (``module.``)
+are ignored. If one model is a part of the other model, the prefix of the part (``backbone.``) is
+ignored, too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _Tensors: TypeAlias = dict[str, LogicalTensor]
 
 
 class Relation(Struct, frozen=True):
-    """How the model at ``path`` relates to the model at ``base_path`` of its base version.
+    """How the model at ``path`` relates to the model at ``base_path`` of an older version.
 
-    ``kind``: docs/python.md explains the kinds; *base* has no ``base_path``. ``tensors``: number of
-    the model's tensors. ``shared``: how many tensors have the name and shape of a tensor of the
-    base. ``equal``: how many tensors have the name, shape, dtype and bits of a tensor of the base.
+    ``kind``: docs/python.md explains the kinds. If no model of the older version is related, the
+    kind is "base", and ``base_path`` is None. ``tensors``: number of the model's tensors.
+    ``shared``: number of tensors whose name and shape are equal in both models. ``equal``: number
+    of tensors whose name, shape, dtype and bits are equal in both models.
     """
 
     path: str
@@ -52,7 +53,7 @@ class Relation(Struct, frozen=True):
 
 
 def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
-    """The files with tensors, except training states."""
+    """The files with tensors, except files of training states."""
     with_tensors = [entry for entry in entries if entry.tensors]
     training = training_files({entry.path for entry in with_tensors})
     return [entry for entry in with_tensors if entry.path not in training]
@@ -62,8 +63,8 @@ def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
     """How ``model`` relates to the best match among ``bases``.
 
     If ``model`` shares tensors with the base at the same path, this base is the best match.
-    Otherwise, the base with the most equal tensors is the best match. If several bases have equally
-    many equal tensors, it is the base of these with the most shared tensors.
+    Otherwise, the base with the most equal tensors is the best match. Among bases with equally many
+    equal tensors, the base with the most shared tensors is the best match.
     """
     relations = [_relation(model, base) for base in bases]
     relations = [r for r in relations if r.kind != "base"]
@@ -100,14 +101,19 @@ def _tensors(entry: FileEntry) -> list[LogicalTensor]:
 def _by_name(
     old: Iterable[LogicalTensor], new: Iterable[LogicalTensor]
 ) -> tuple[_Tensors, _Tensors]:
-    """Two mappings from names without wrapper prefixes (from keys if these are not unique)."""
+    """Maps the names of the tensors to the tensors, for each of the two models.
+
+    Removes wrapper prefixes from the names, unless two names of a model would then be equal.
+    """
     full = {t.key: t for t in old}, {t.key: t for t in new}
     a, b = ({bare_name(key): t for key, t in side.items()} for side in full)
     return (a, b) if (len(a), len(b)) == (len(full[0]), len(full[1])) else full
 
 
 def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
-    """The two mappings. One mapping gets a prefix if more names and shapes agree then."""
+    """Returns both mappings. Puts a prefix before all names of one mapping, if more names and
+    shapes agree with this prefix.
+    """
     without_prefix = sum(
         name in new and new[name].spec.shape == t.spec.shape for name, t in old.items()
     )

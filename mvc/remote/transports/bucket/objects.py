@@ -1,8 +1,9 @@
-"""Object stores: the operations that a bucket needs, in S3 and similar stores or in a folder.
+"""Object stores: reading and writing the objects of a bucket, in a store such as S3 or in a folder.
 
-An operation that raises RemoteUnreachable may nevertheless have taken effect. A written object
-becomes visible to all readers at the same time, with all its bytes. ``swap`` replaces a certain
-version of an object: if several writers replace the same version, only one of them succeeds.
+A bucket is a remote without a server. Readers see a new object with all its bytes or not at all.
+``swap`` replaces an object only if the object still has the version that the caller names. So if
+several writers replace the same version, only one writer succeeds. An operation that raises
+RemoteUnreachable may nevertheless have changed the store.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LONGEST = 1 << 20  # limit of bytes of a swapped object
 
 
 class StoredObject(Struct, frozen=True):
-    """A stored object. ``time_ns``: when it was written, by the clock of the store."""
+    """A stored object. ``time_ns``: the time of writing, by the clock of the store."""
 
     name: str
     size: int
@@ -38,7 +39,7 @@ class StoredObject(Struct, frozen=True):
 
 
 class Versioned(Struct, frozen=True):
-    """The content of an object that is changed by ``swap``, and the store's id of this version."""
+    """The content of an object that ``swap`` changes, and the id of this version of the object."""
 
     data: bytes
     version: str
@@ -65,16 +66,16 @@ class Objects(Protocol):
         """Stores the parts as one object of ``size`` bytes."""
 
     def read_version(self, name: str, limit: int, known: str = "") -> Versioned | None:
-        """An object that is changed by ``swap``.
+        """Reads an object that ``swap`` changes. None if the object is missing.
 
-        If its version is still ``known``, the returned content is empty. None if it is missing.
+        If the object still has the version ``known``, the returned content is empty.
         """
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         """Replaces the version ``known`` of an object, and returns the id of the new version.
 
-        Returns None if the object has another version. If ``known`` is empty, creates the object,
-        or returns None if the object exists.
+        If the object has another version, changes nothing and returns None. If ``known`` is empty,
+        creates the object, or returns None if the object exists.
         """
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
@@ -84,10 +85,7 @@ class Objects(Protocol):
         """Deletes objects with all their versions. Ignores missing objects."""
 
     def now_ns(self) -> int:
-        """The time by the clock of the store, which gives objects their times.
-
-        May write an object.
-        """
+        """The time by the clock of the store. May write an object to read this clock."""
 
     def close(self) -> None:
         """Closes the store, if necessary."""
@@ -97,12 +95,10 @@ class Objects(Protocol):
 class FolderObjects(Objects):
     """Objects as files of a folder that several hosts may share.
 
-    An object that ``swap`` changes is a folder of numbered files. The id of a version is the newest
-    number and the hash of this file, because times, inodes and sizes are not unique on every file
-    system. The next version is written under a temporary name and gets its number by ``link``,
-    which fails if this number is in use. Old numbers are deleted in ascending order, but the first
-    one is not deleted. So a number without a file was never used if the number before it still has
-    a file.
+    An object that ``swap`` changes is a folder with a numbered file for each version. The id of a
+    version is the number and the hash of its file. The file of a new version is written under a
+    temporary name, and gets its number by ``link``, which fails if the number is in use. Files of
+    old versions are deleted in ascending order, except the first file.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
@@ -165,7 +161,7 @@ class FolderObjects(Objects):
                 if not numbers:
                     return None
                 data = self._read(self._numbered(name, numbers[-1]), limit)
-                if data is not None:  # None: deleted, because newer versions exist now
+                if data is not None:  # None: the file was deleted meanwhile
                     version = _version(numbers[-1], data)
                     return Versioned(b"" if version == known else data, version)
         raise RemoteUnreachable(f"{self.url} changes continuously: {name} cannot be read")
@@ -188,16 +184,16 @@ class FolderObjects(Objects):
                 with suppress(MvcError):
                     self._fs.unlink(temporary, missing_ok=True)
             if before and self._version(name, before) != known:
-                self._fs.unlink(mine, missing_ok=True)  # all versions were deleted meanwhile
+                self._fs.unlink(mine, missing_ok=True)  # version ``known`` was deleted meanwhile
                 return None
             self._fs.sync_dir(folder)
             self._tidy(name)
         return _version(before + 1, data)
 
     def _version(self, name: str, number: int) -> str:
-        """The id of the version with this number, or empty.
+        """The id of the version with this number; empty if its file is missing.
 
-        The content is read, because a network file system may cache the names in a folder.
+        Reads the file, because a network file system may cache the names in a folder.
         """
         data = self._read(self._numbered(name, number), _LONGEST)
         return "" if data is None else _version(number, data)
@@ -215,7 +211,7 @@ class FolderObjects(Objects):
         return True
 
     def _tidy(self, name: str) -> None:
-        """Deletes versions that are neither recent nor the first one. Ignores errors."""
+        """Deletes old versions, except the first version. Ignores errors."""
         with suppress(MvcError):
             numbers = self._numbers(name)
             newest = self._fs.stat(self._numbered(name, numbers[-1]))
@@ -289,7 +285,7 @@ def _version(number: int, data: bytes) -> str:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Converts errors of the file system into RemoteRefused and RemoteUnreachable."""
+    """Converts errors of the file system in the ``with`` block into errors of a remote."""
     try:
         yield
     except (StorageFull, ReadOnly):
