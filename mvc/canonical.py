@@ -1,8 +1,9 @@
 """Canonical bytes: one encoding per value, so that equal values have equal hashes.
 
-Unsigned integers are encoded in LEB128 without redundant trailing groups. A signed integer is first
-mapped to an unsigned integer (zigzag). The length of a byte string is written before its bytes.
-``Reader`` refuses anything that ``Writer`` would not have written (docs/format.md, "Primitives").
+Unsigned integers are encoded in LEB128 without redundant bytes. A signed integer is first mapped to
+an unsigned integer (zigzag: 0, -1, 1, -2 become 0, 1, 2, 3). The length of a byte string is written
+before its bytes. ``Reader`` refuses bytes that ``Writer`` would not write (docs/format.md,
+"Primitives").
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MAX_UINT_BYTES = 10
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most numbers are small
 
 
-@lru_cache(maxsize=4096)  # tensors of a model have few different lengths
+@lru_cache(maxsize=4096)  # the same lengths of tensors are encoded many times
 def encode_uint(value: int) -> bytes:
     """LEB128 of 0 <= ``value`` < 2**64.
 
@@ -57,12 +58,12 @@ def read_uint(data: bytes | memoryview, at: int, limit: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Decodes a zigzagged integer."""
+    """Decodes a signed integer that was mapped to an unsigned integer (zigzag)."""
     return value >> 1 if not value & 1 else -((value + 1) >> 1)
 
 
 def decode_text(data: bytes) -> str:
-    """Inverse of ``encode_text``: accepts any bytes."""
+    """The inverse of ``encode_text``. Accepts any bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -139,7 +140,7 @@ class Reader:
             raise self.fail(str(error)) from None
 
     def version(self) -> None:
-        """Reads the version of a record. The only known version is 1."""
+        """Reads the version of the encoding. Only version 1 is known."""
         if self.uint() != 1:
             raise self.fail("its version is unknown")
 

@@ -1,4 +1,6 @@
-"""Opens a repository that a caller passes as an open repository or as a folder."""
+"""Functions for packages above the API: open a repository from an argument, serve a repository, and
+find the version that introduced a file.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def opened(repository: Repository | PathName) -> tuple[Repository, bool]:
-    """An open repository, and whether this call opened the repository.
+    """Opens the repository if ``repository`` is a path.
 
-    If this call opened the repository, the caller must close the repository. Raises WrongUsage if
-    ``repository`` is closed or has another type; NotARepository if the folder has no repository.
+    Returns the open repository, and whether this call opened it. If so, the caller must close it.
+    Raises WrongUsage if ``repository`` is closed or has another type; NotARepository if there is no
+    repository at the path.
     """
     if isinstance(repository, Repository):
         if repository.closed:
@@ -48,10 +51,11 @@ def opened(repository: Repository | PathName) -> tuple[Repository, bool]:
 def serve(
     repo: Repository, scopes: tuple[str, ...] = (), *, sender: str | None = None
 ) -> FolderTransport:
-    """A transport (through which fetch and push exchange data) to an open repository.
+    """A transport (a connection for fetch and push) to an open repository.
 
-    ``scopes``: the rights of the transport; without scopes, everything is allowed. ``sender``: the
-    token or account that is recorded with received changes (default: the account of this process).
+    ``scopes``: the permissions of the client; without scopes, everything is permitted. ``sender``:
+    the name of a token or account to record with received changes (default: the account of this
+    process).
     """
     from mvc.remote.transports.folder import FolderTransport  # not imported by 'mvc commit'
 
@@ -63,8 +67,9 @@ def serve(
 def version_with(
     repo: Repository, entry: FileEntry, *, besides: CommitId | None = None
 ) -> CommitId | None:
-    """The newest stored version that introduced the state of ``entry`` at its path, or None.
+    """The newest version that introduced the state of ``entry`` at the path of ``entry``, or None.
 
-    Only versions that a branch, a tag or HEAD reaches count. ``besides``: a version to ignore.
+    Only stored versions that a branch, a tag or HEAD reaches count. ``besides``: a version to
+    ignore.
     """
     return earlier(repo.handle.store, entry, besides=besides)

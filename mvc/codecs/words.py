@@ -1,11 +1,12 @@
 """Tensors as unsigned little-endian words: deltas, byte planes, and scratch memory.
 
-Deltas are computed on bit patterns, not on floats. A float comparison misses a change from 0.0 to
--0.0, and a float register may change a NaN. All operations wrap around, so they are exact and can
-be undone.
+A word has the bits of an element. A delta is computed from words, not from floats, because a float
+comparison misses a change from 0.0 to -0.0, and a float register may change a NaN. All operations
+on words wrap around, so they are exact and can be undone. Byte plane i of a tensor has byte i of
+every word.
 
 ``kernels`` is the module with the innermost loops in C (``kernels.c``). It is None if mvc was
-installed without a compiler. Then numpy computes the same bytes, but more slowly.
+installed without a compiler. In this case numpy computes the same bytes more slowly.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, of 1, 2, 4 or 8 bytes
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _SMALLEST = 1 << 16
-_FEW = 0.2  # share of changed words; with fewer, changing only these is faster than a full pass
-_DENSE = 0.57  # share of nonzero bytes in a bitmap of which a tenth of the bits are set at random
+_FEW = 0.2  # up to this share of changed words, it is faster to process only the changed words
+_DENSE = 0.57  # up to this share of nonzero bytes in a bitmap, it is faster to unpack only these
 _ADD, _SUBTRACT, _XOR = range(3)  # as in kernels.c
 _slots = threading.local()
 
@@ -47,11 +48,10 @@ def words_of(data: memoryview | bytes, width: int) -> Words:
 
 
 def scratch_bytes(slot: str, count: int) -> Bytes:
-    """``count`` uninitialised bytes of the buffer ``slot``, which this thread reuses.
+    """``count`` uninitialised bytes of this thread's buffer named ``slot``.
 
-    New memory needs a page fault for every 4 KiB, which takes many times longer than the arithmetic
-    on these bytes. The next request for the same slot returns the same memory. So use a slot for
-    only one purpose at a time.
+    Every call with the same slot returns the same memory, so use a slot for only one purpose at a
+    time. Reused memory needs no page faults, which take longer than the arithmetic on the bytes.
     """
     buffers = vars(_slots)
     buffer: Bytes | None = buffers.get(slot)
@@ -67,9 +67,10 @@ def scratch_words(slot: str, count: int, width: int) -> Words:
 
 
 def tally(data: Bytes, blocks: int, length: int) -> Words:
-    """Counts of each byte value in blocks of ``length`` bytes, spread evenly over ``data``.
+    """Counts how often each byte value occurs in samples of ``data``.
 
-    If ``data`` is not longer than the blocks together, all bytes are counted.
+    The samples are ``blocks`` blocks of ``length`` bytes, spread evenly over ``data``. If ``data``
+    is not longer than all blocks together, counts all bytes.
     """
     few = len(data) <= blocks * length
     step = max(1, len(data) if few else len(data) // blocks)
@@ -90,9 +91,9 @@ def difference(operator: str, new: Words, base: Words, out: Words) -> None:
 
 
 def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, int]:
-    """As ``difference``. Returns a bitmap of the changed words, and the number of these words.
+    """Sets ``out`` to the delta, as ``difference`` does.
 
-    The bitmap may be in scratch memory.
+    Returns a bitmap of the changed words, which may be in scratch memory, and their number.
     """
     if kernels is not None:
         marks = scratch_bytes("marks", -(-len(new) // 8))
@@ -104,7 +105,7 @@ def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, 
 
 
 def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
-    """Applies ``delta`` to ``state`` in place. With ``reverse``, undoes it."""
+    """Applies ``delta`` to ``state`` in place. With ``reverse``, undoes the delta."""
     undo = np.subtract if reverse else np.add
     (np.bitwise_xor if operator == "xor" else undo)(state, delta, out=state)
 
@@ -112,10 +113,10 @@ def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
 def combine(
     operator: str, state: memoryview, delta: memoryview, width: int, *, reverse: bool = False
 ) -> None:
-    """Applies ``delta`` to ``state``, a base, in place. With ``reverse``, undoes it.
+    """Applies ``delta`` to the bytes ``state`` in place. With ``reverse``, undoes the delta.
 
     State and delta have the same length. The bytes after the last complete word are combined one by
-    one, by the same operator. Several deltas of one operator may be applied in any order.
+    one, by the same operator. Several deltas with the same operator may be applied in any order.
     """
     if len(state) != len(delta):
         raise WrongUsage(f"a delta of {len(delta)} bytes does not fit a state of {len(state)}")
@@ -127,7 +128,7 @@ def combine(
 
 
 def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bool) -> None:
-    """As ``move``, but only for the words at the positions ``at``, which ascend."""
+    """As ``move``, but only for the words at the ascending positions ``at``."""
     if len(at) > _FEW * len(state):
         spread = scratch_words("delta", len(state), state.itemsize)
         spread.fill(0)
@@ -150,11 +151,11 @@ def move_marked(operator: str, state: Words, marks: Bytes, delta: Words, *, reve
 
 
 def positions(marks: Bytes, count: int) -> NDArray[np.intp]:
-    """The positions of the ones in a bitmap over ``count`` elements."""
+    """The positions of the bits that are set in a bitmap over ``count`` elements."""
     filled = marks != 0
     if np.count_nonzero(filled) > _DENSE * len(marks):
         return np.flatnonzero(np.unpackbits(marks, count=count).view(np.bool_))
-    # Unpack only nonzero bytes, because numpy is slow if about a twentieth of the bits is set.
+    # Unpack only the nonzero bytes.
     at = np.flatnonzero(filled)
     ones = np.flatnonzero(np.unpackbits(marks.take(at)).view(np.bool_))
     places = at.take(ones >> 3)
@@ -167,10 +168,10 @@ def positions(marks: Bytes, count: int) -> NDArray[np.intp]:
 def by_key(
     at: NDArray[np.int64], keys: Bytes, kinds: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts ``at``, positions in ``keys``, by the keys at these positions. Counts each key.
+    """Sorts the positions ``at`` by their keys. Position p has the key ``keys[p]``.
 
-    The sorting is stable. Returns the sorted positions, which may be in scratch memory, and the
-    counts. Keys must be below ``kinds``.
+    The sorting is stable. Returns the sorted positions, which may be in scratch memory, and how
+    often each key from 0 to ``kinds - 1`` occurs. No key is larger.
     """
     if kernels is not None:
         places = scratch_bytes("places", at.nbytes).view(np.int64)
@@ -182,7 +183,9 @@ def by_key(
 
 
 def zigzag(words: Words) -> None:
-    """Folds the sign of each word into its lowest bit, in place."""
+    """Codes words in place so that small negative numbers become small: 0, -1, 1, -2 become 0, 1,
+    2, 3.
+    """
     width = words.itemsize
     signed, signs = f"<i{width}", scratch_words("zigzag", len(words), width)
     np.right_shift(words.view(signed), 8 * width - 1, out=signs.view(signed))
@@ -202,10 +205,10 @@ def unzigzag(words: Words) -> None:
 def split(
     data: Words, slot: str = "half", *, marks: Bytes | None = None, folded: bool = False
 ) -> list[Bytes]:
-    """The byte planes of ``data``: byte i of every word, for each i, the lowest byte first.
+    """The byte planes of ``data``. Plane 0 has the lowest byte of every word.
 
     The planes may be in scratch memory. ``marks``: a bitmap of the words to include. ``folded``:
-    apply zigzag first, which may change ``data``.
+    whether to apply ``zigzag`` first, which may change ``data``.
     """
     width, count = data.itemsize, len(data)
     if kernels is not None:
@@ -222,7 +225,7 @@ def split(
 
 
 def _halved(data: Words, slot: str) -> list[Bytes]:
-    """Splits words by halves, because CPUs process more narrow words at a time."""
+    """Splits each word into halves until the parts are bytes. This is faster than by byte."""
     half = data.itemsize // 2
     if not half:
         return [data.view(np.uint8)]
@@ -238,8 +241,8 @@ def _halved(data: Words, slot: str) -> list[Bytes]:
 def join(planes: list[Bytes | int], out: Words, *, folded: bool = False) -> None:
     """Fills ``out`` with the words whose bytes are ``planes``.
 
-    A plane is an array, or one value if all its bytes are equal. ``folded``: undo zigzag
-    afterwards.
+    A plane is an array, or one value if all its bytes are equal. ``folded``: whether to undo
+    ``zigzag`` afterwards.
     """
     if kernels is not None:
         kernels.join(out, tuple(planes), folded)
@@ -254,7 +257,7 @@ def join(planes: list[Bytes | int], out: Words, *, folded: bool = False) -> None
 def _joined(planes: list[Bytes | int], out: Words, slot: str) -> Words | int:
     """The words of these planes; one value if all words are equal.
 
-    An array of words is in ``out``, or is the plane itself if there is only one.
+    The array of words is in ``out``. If there is only one plane, the result is this plane.
     """
     if all(isinstance(plane, int) for plane in planes):
         return sum(int(plane) << 8 * i for i, plane in enumerate(planes))

@@ -1,8 +1,8 @@
 """Applies the lossy stages and decisions of a pipeline, version by version.
 
 A lossy pipeline makes *production weights* from training weights and the previous production
-weights (thesis §3.2). Production weights are deployed and stored. The training weights are not
-changed. If a version is skipped, the deployed production weights stay the previous ones.
+weights (thesis §3.2). Production weights are deployed and stored. The training weights do not
+change. A decision may skip a version. Then the previous production weights stay live.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mvc.lossy.topk import TopKOfEach
 class Decision(Struct, frozen=True):
     """Whether offered training weights became a version.
 
-    ``production``: the weights that are live from now on: the new weights if ``saved``, else the
-    previous weights. Do not write to the arrays. ``reason``: text for people.
+    ``production``: the weights that are live after the decision: the new weights if ``saved``,
+    otherwise the previous weights. Do not write to the arrays. ``reason``: the reason as a text.
     """
 
     saved: bool
@@ -35,15 +35,15 @@ class Decision(Struct, frozen=True):
 
 
 class Production:
-    """Stores the live production weights, and decides whether training weights become a version.
+    """Decides whether training weights become a version. ``live``: the live production weights.
 
-    ``evaluate(weights, data)``, for ``dsed`` and ``guard``: returns the accuracy on labelled data,
-    from 0 to 1, or (accuracy, number of samples). ``monitor(data)``, for ``drift``: returns a
-    number, or a number for each sample. ``monitor`` None: the detector reads the mean of each
-    input. ``previous``: production weights that are live already. ``exact``: tensors that must not
-    change, such as buffers. ``dtypes``: maps the name of an integer array to the dtype of the
-    numbers in it (``bfloat16`` for uint16). Raises WrongUsage without a needed ``evaluate``, and
-    NotInstalled without river.
+    ``evaluate(weights, data)``, for the stages ``dsed`` and ``guard``: returns the accuracy on
+    labelled data, from 0 to 1, or (accuracy, number of samples). ``monitor(data)``, for ``drift``:
+    returns a number, or a number for each sample; by default the mean of each input. ``previous``:
+    production weights that are live at the beginning. ``exact``: tensors that must not be lossy,
+    such as buffers. ``dtypes``: if an array of integers has the bits of another dtype, such as
+    bfloat16, maps the array's name to this dtype. Raises WrongUsage if ``evaluate`` is needed and
+    missing, and NotInstalled if ``drift`` needs the package river.
     """
 
     def __init__(
@@ -81,8 +81,7 @@ class Production:
         self._needs_loss = next((s.text for s in adaptive), None)
         self._offers = 0
         self._drifted = False
-        # The state before the last save: live weights, whether a drift was detected, batches,
-        # level.
+        # The values of ``live``, ``_drifted``, ``_decay`` and ``_level`` before the latest save.
         self._undo: tuple[Arrays | None, bool, ErrorDecay | None, int] | None = None
 
     def check(self, *, loss: float | None, data: Any) -> None:
@@ -99,10 +98,10 @@ class Production:
         """Decides whether the training weights after a batch become a version.
 
         ``training``: you may change these arrays after the call. ``data``: the labelled samples of
-        the batch, in the form that ``evaluate`` expects; do not change them. The data must be a
-        pair (inputs, labels), unless ``evaluate`` returns the number of samples and ``monitor`` is
-        set. The first version is always saved, and only ``grid`` changes its weights. Raises
-        WrongUsage as ``check`` does, and for wrong results of callbacks.
+        the batch, in the form that ``evaluate`` expects; do not change these samples. The data must
+        be a pair (inputs, labels), unless ``evaluate`` returns the number of samples and
+        ``monitor`` is set. The first version is always saved, and only the stage ``grid`` changes
+        the first weights. Raises WrongUsage as ``check`` does, and for wrong results of callbacks.
         """
         self.check(loss=loss, data=data)
         live = self.live
@@ -127,7 +126,7 @@ class Production:
         return Decision(True, weights, "the first version" if live is None else "saved")
 
     def _produced(self, live: Arrays | None, training: Arrays, loss: float | None) -> Arrays:
-        """Production weights at the level (of exactness) that the guard requires."""
+        """New production weights. If the guard refuses these weights, tries a more exact level."""
         while True:
             level = 0 if self._guard is None else self._guard.level
             weights = self._reducers[level].produce(
@@ -140,16 +139,16 @@ class Production:
         return self._guard is None or self._guard.allows(live)
 
     def take_back(self) -> None:
-        """Undoes the last save, because its version could not be committed."""
+        """Undoes the latest save. Call this if the version could not be committed."""
         if self._undo is not None:
             self.live, self._drifted, self._decay, self._level = self._undo
             self._undo = None
 
     def memory(self, *, samples: bool = False) -> dict[str, Any]:
-        """The state of the decisions, without the weights; often empty.
+        """The state of the decisions, for ``restore``. Empty if the pipeline has no decisions.
 
-        ``samples``: include the labelled samples of ``guard``. Without them, ``guard`` collects new
-        samples.
+        ``samples``: include the labelled samples of ``guard``. Without these samples, ``guard``
+        collects new samples.
         """
         if not self.pipeline.decisions:
             return {}
@@ -163,7 +162,10 @@ class Production:
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from the result of ``memory``. Ignores the memory of another pipeline."""
+        """Sets the state of the decisions to a result of ``memory``.
+
+        Ignores a result that belongs to another pipeline.
+        """
         if state.get("pipeline") != self.pipeline.text:
             return
         offers, drifted = state.get("offers"), state.get("drifted")
@@ -176,9 +178,10 @@ class Production:
         self._level = 0 if self._guard is None else self._guard.level
 
     def _before(self, data: Any) -> str | None:
-        """The reason to skip the version before its weights are computed; None if there is none.
+        """Asks the decisions that do not need the new weights (``every`` and ``drift``).
 
-        Evaluates every decision even after one skips, because detectors must read all data.
+        Returns a reason to skip the version, or None. The drift detector reads all data, even if
+        ``every`` skips the version.
         """
         reasons = []
         if self._every is not None:
@@ -187,7 +190,7 @@ class Production:
                 reasons.append(f"{self._every.text} skips it")
         self._offers += 1
         if self._drift is not None:
-            # Another decision may delay the save. Until then the drift is remembered.
+            # A drift counts until the next save, which another decision may delay.
             self._drifted = self._drift.drifted(data) or self._drifted
             if not self._drifted:
                 reasons.append(f"{self._drift.text} detected no drift")

@@ -1,8 +1,7 @@
-"""What the journal records about versions and names, and which entries can be shortened.
+"""Collects facts about versions from all entries of the journal, and shortens old entries for gc.
 
-The journal has one entry for each operation. Operations that need the whole history use this
-module. ``VersionHistory`` takes a few hundred bytes for each operation, a tenth of the memory of
-the operation's entry.
+The journal is the log of the repository's operations, with one entry for each operation.
+``VersionHistory`` needs a few hundred bytes of memory for each entry, a tenth of the entry's size.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from mvc.store.snapshot import Snapshot
 class VersionHistory:
     """Facts about versions. Add every entry in the order of the journal, then query.
 
-    ``numbers``: maps every version that entries name to its number, in the order of first mention.
+    ``numbers``: maps every version that an entry names to a number, counted from 0.
     ``published``: the numbers of published versions. ``homes``: for each entry, the number of the
-    newest version that it published, or -1. ``forgotten``: maps versions without state to True
-    (forgotten by name) or False. ``absent``: the forgotten versions that were received without
-    state. ``without_residue``: forgotten versions of which no byte is left. ``dropped``: maps
-    versions to the path of their dropped weights.
+    last version that the entry published, or -1. ``forgotten``: maps every version without state
+    to True if it was forgotten by name, otherwise to False. ``absent``: the forgotten versions that
+    were received without state. ``without_residue``: forgotten versions whose bytes are all
+    deleted. ``dropped``: maps versions to the path of their dropped weights.
     """
 
     def __init__(self) -> None:
@@ -44,14 +43,17 @@ class VersionHistory:
         self.dropped: dict[CommitId, str] = {}
         self.deployments = 0
         self.targets: set[str] = set()
-        self._manifests: list[ManifestId | None] = []  # None: named, but not published
+        self._manifests: list[ManifestId | None] = []  # None: the version is not published
         self._needs: list[tuple[int, ...]] = []
-        self._refs: dict[str, tuple[int | None, int]] = {}  # value, position of its entry
+        # The present value of each ref, and the position of the entry that set this value.
+        self._refs: dict[str, tuple[int | None, int]] = {}
         self._deployed: set[int] = set()
         self._times, self._sequences = array("Q"), array("q")
-        self._names, self._name_ends = array("q"), array("q", [0])  # by entry
-        self._plain = bytearray()  # by entry
-        self._marked: set[int] = set()  # entries with facts about a version
+        # The numbers of the versions that the first entry names, the second entry names, and so on.
+        self._names, self._name_ends = array("q"), array("q", [0])
+        # For each entry, whether it only publishes versions and moves branches.
+        self._plain = bytearray()
+        self._marked: set[int] = set()  # positions of entries with statements about versions
 
     def add(self, recorded: Recorded) -> None:
         entry, position = recorded.entry, len(self._times)
@@ -109,7 +111,7 @@ class VersionHistory:
 
     @property
     def with_residue(self) -> set[CommitId]:
-        """Versions forgotten by name of which bytes may be left."""
+        """Versions that were forgotten by name, and whose bytes may not all be deleted."""
         return {id_ for id_, named in self.forgotten.items() if named} - self.without_residue
 
     def _number(self, id_: CommitId) -> int:
@@ -120,7 +122,7 @@ class VersionHistory:
         return number
 
     def _named(self, position: int) -> array[int]:
-        """The numbers of the versions that an entry published, or moved a ref from or to."""
+        """The numbers of the versions that the entry at ``position`` names (``names_of``)."""
         return self._names[self._name_ends[position] : self._name_ends[position + 1]]
 
     def manifest(self, id_: CommitId) -> ManifestId | None:
@@ -135,7 +137,11 @@ class VersionHistory:
         return {id_: m for id_, m in manifests if m is not None and id_ not in self.forgotten}
 
     def dropped_paths(self, among: Iterable[CommitId]) -> dict[ManifestId, set[str]]:
-        """Maps each manifest to the paths that are dropped in all its versions in ``among``."""
+        """Maps each manifest to paths whose weights are dropped.
+
+        A path is included if its weights are dropped in all versions in ``among`` with this
+        manifest.
+        """
         states = ((id_, m) for id_ in among if (m := self.manifest(id_)) is not None)
         return availability.dropped_by_manifest(self.dropped, states)
 
@@ -145,10 +151,10 @@ class VersionHistory:
         return {id_ for id_ in self.states() if self.numbers[id_] in reachable}
 
     def reachable(self, cutoff_ns: int | None = None) -> set[int]:
-        """The numbers of published versions that refs, HEAD and deployments reach.
+        """The numbers of the published versions that refs, HEAD and deployments name, and the
+        numbers of their ancestors.
 
-        The versions that operations since ``cutoff_ns`` name are reached, too. Without
-        ``cutoff_ns``, operations do not count. Ancestors are included.
+        With ``cutoff_ns``, includes the versions that operations since this time name, too.
         """
         roots = set(self._deployed)
         roots.update(value for value, _ in self._refs.values() if value is not None)
@@ -172,25 +178,23 @@ class VersionHistory:
     def shortened(
         self, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
     ) -> tuple[dict[int, Entry | None], int]:
-        """The new forms of the entries that a collection (gc) changes, by position, and the bytes
-        saved.
+        """The entries as gc shortens them, and the number of saved bytes.
 
-        The new form None means that the entry is deleted. ``entries``: all entries that were added.
-        ``stay``: the versions that are not collected. From entries since ``cutoff_ns``, only marks
-        and statements (for example deployments) about collected versions are removed. From older
-        entries, the collected versions are removed, too. If all versions of an older entry stay,
-        the entry keeps its changes of refs and can be undone. Otherwise it keeps only the present
-        values of refs, so that no undo is partial or repeated.
+        Maps the position of each changed entry to the new entry, or to None if the entry is
+        deleted. ``entries``: all entries that were added. ``stay``: the versions that gc does not
+        delete. Of entries since ``cutoff_ns``, removes only marks and statements (for example
+        deployments) about deleted versions. Of older entries, also removes the deleted versions.
+        An older entry whose versions all stay can still be undone. Other older entries keep only
+        the present values of refs, and cannot be undone.
         """
         numbers = {self.numbers[id_] for id_ in stay}
-        undoable: set[int] = set()  # sequence numbers of older entries
+        undoable: set[int] = set()  # sequence numbers of older entries that can be undone
         edits: dict[int, Entry | None] = {}
         saved = 0
         for position in range(1, len(self._times)):
             recent = self._times[position] >= cutoff_ns
             if recent and position not in self._marked:
                 continue
-            # A plain entry only publishes versions, and moves branches to them.
             plain = not recent and self._plain[position]
             if plain and all(number in numbers for number in self._named(position)):
                 undoable.add(self._sequences[position])
@@ -216,8 +220,10 @@ class VersionHistory:
         return edits, saved
 
     def _refs_left(self, position: int, entry: Entry, stay: Set[CommitId]) -> tuple[RefChange, ...]:
-        """The changes to retain: those that set a ref's present value, or move a branch between
-        versions that stay.
+        """The changes of refs that remain in an entry.
+
+        A change remains if it set the present value of its ref. If a version of the entry stays,
+        moves of branches between versions that stay remain, too.
         """
         keeps_moves = any(commit.id in stay for commit in entry.commits)
         return tuple(
@@ -238,7 +244,7 @@ def read_versions(snapshot: Snapshot) -> tuple[VersionHistory, dict[CommitId, Co
 
 
 def names_of(entry: Entry) -> set[CommitId]:
-    """All versions that an operation made, or moved a ref from or to."""
+    """The versions that an entry names: published versions, and old and new values of refs."""
     values = (value for change in entry.refs for value in (change.old, change.new))
     named = (value for value in values if isinstance(value, CommitId))
     return {*(commit.id for commit in entry.commits), *named}

@@ -1,9 +1,9 @@
 """The interface of all kinds of remotes: folders, ssh, https and buckets.
 
-A journal is the log of a repository's operations. A transfer copies journal entries from one
-repository to another. The *sender* produces *slices*: entries with the records (encoded contents)
-that they need. The *receiver* decodes and hashes all contents of a slice before it publishes the
-slice.
+A journal is the log of a repository's operations. A fetch or push copies journal entries from one
+repository, the *sender*, to another, the *receiver*. The entries are sent in *slices*. A slice is
+some entries with the records (encoded tensors and manifests) that these entries need. The receiver
+decodes and hashes all contents of a slice before it publishes the slice.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mvc.times import format_time, whole_second
 from mvc.types import Bytes
 
 BROUGHT, FETCH = "receive", "fetch"
-"""Names of the operations that record received entries: pushed entries, and fetched entries."""
+"""Names of the operations in the receiver's journal that record a push, and a fetch."""
 
 States = Literal["all", "none"] | int
-"""Which states a transfer includes: all, none, or a number N.
+"""Which states a fetch or push includes: all, none, or a number N.
 
-N selects the states of live versions, and of the newest N versions of each branch.
+N means the states of live versions, and of the newest N versions of each branch.
 """
 
 
@@ -37,10 +37,9 @@ _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 class Place(Struct, frozen=True, array_like=True):
     """A position in a journal, between two entries.
 
-    ``sequence``: the number of the entry after the position. ``chain``: the check of the entry
-    before the position, a hash that covers this entry and all earlier entries. ``seen``: when the
-    position was recorded, the number that the next new entry of the journal would get; 0 if the
-    position was the end of the journal.
+    ``sequence``: the number of the entry after the position. ``chain``: a hash of all entries
+    before the position. ``seen``: 0 if the position was the end of the journal when it was
+    recorded; otherwise the number after the newest entry of the journal at this time.
     """
 
     sequence: _Number
@@ -51,13 +50,13 @@ class Place(Struct, frozen=True, array_like=True):
 class RemoteHead(Struct, frozen=True, array_like=True):
     """The current refs and properties of a remote.
 
-    ``identity``: the check (a hash) of its journal's first entry. ``refs``: ``heads/NAME``,
-    ``tags/NAME`` and ``HEAD``. ``time_ns``: the time by its clock. ``scopes``: permissions of the
-    caller; empty if everything is permitted. ``unnamed``: the live versions, and the newest
-    versions of an interrupted push, for which no ref was recorded. ``protected``: patterns of
-    targets. A deployment to such a target needs the scope ``admin``, or a scope that names the
-    target without wildcards, even if ``scopes`` is empty. ``leads_on``: whether the remote's
-    journal contains the place in the request.
+    ``identity``: a hash of the first entry of the remote's journal. ``place``: the end of this
+    journal. ``refs``: ``heads/NAME``, ``tags/NAME`` and ``HEAD``. ``time_ns``: the time by the
+    remote's clock. ``scopes``: permissions of the caller; empty if everything is permitted.
+    ``unnamed``: live versions, and the newest versions of interrupted pushes. ``protected``:
+    patterns of targets. A deployment to such a target needs the scope ``admin``, or a scope that
+    names the target without wildcards, even if ``scopes`` is empty. ``leads_on``: whether the
+    remote's journal contains the place in the request.
     """
 
     identity: bytes
@@ -74,20 +73,20 @@ class RemoteHead(Struct, frozen=True, array_like=True):
 class Wanted(Struct, frozen=True):
     """The request of a receiver.
 
-    ``after``: position up to which the receiver has the sender's journal. ``versions``: versions to
+    ``after``: the receiver has the sender's journal up to this position. ``versions``: versions to
     send with their ancestors; by default all versions that refs and deployments reach. ``have``:
-    versions that the receiver has, with their states. ``objects``: contents that the receiver
-    lacked in earlier attempts. They are sent as full records. ``restore``: versions that the
-    receiver has, and whose absent states it wants. ``without``: versions whose states the receiver
-    refuses, because it has purged them. ``due``: versions that the receiver has from another
-    repository, and whose statements it wants. ``reports``: include the reports of
-    nodes (machines that serve a model).
+    versions that the receiver has with their states. ``objects``: contents that the receiver
+    lacked in earlier attempts; they are not sent as deltas. ``restore``: versions that the receiver
+    has without their states, to send the states. ``without``: versions whose states the receiver
+    has purged, and refuses. ``due``: versions that the receiver has from another repository, to
+    send their statements (deployments, annotations, signatures). ``reports``: whether to send the
+    reports of nodes (machines that serve a model).
 
-    ``live``: a target. The answer is one slice with the live version, its deployment, and the
-    records of one file: ``paths`` has its path (by default, the only model is sent). With
-    ``folder``, the slice has the records of all files at or below ``paths`` (by default, of all
-    files but training states). ``have`` then lists versions of which the receiver has these files.
-    The receiver lacks those contents of these files that are in ``objects``. No history is sent.
+    ``live``: a target. If set, no history is sent. The answer is one slice with the live version
+    of the target, its deployment, and the records of the file in ``paths`` (by default, of the only
+    model). With ``folder``, it has the records of all files at or below ``paths`` (by default, of
+    all files except training states). In such a request, ``have`` and ``objects`` refer only to
+    these files.
     """
 
     after: Place | None = None
@@ -105,7 +104,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Move(Struct, frozen=True, array_like=True):
-    """A change of a ref from the value that the sender expects at the receiver to a new value."""
+    """A change of a ref at the receiver. ``old``: the value that the sender expects there."""
 
     name: str
     old: CommitId | None
@@ -114,12 +113,12 @@ class Move(Struct, frozen=True, array_like=True):
 
 
 class Slice(Struct):
-    """Entries and the records that they need, in transit.
+    """Entries, and the records that these entries need.
 
-    ``head``: the encoded list of entries (``slices``). ``size``: number of bytes in ``records``.
-    ``moves`` of refs are applied together with the last entry. Only the last slice has moves.
-    ``place``: the position in the sender's journal after this slice. ``features``: features of the
-    sender's format. The receiver refuses a slice with an unknown feature.
+    ``head``: the entries, encoded by ``mvc.remote.slices``. ``size``: number of bytes in
+    ``records``. ``moves``: changes of refs, which the receiver applies together with the last
+    entry. Only the last slice has moves. ``place``: the position in the sender's journal after this
+    slice. ``features``: features of the sender's format. The receiver refuses unknown features.
     """
 
     head: bytes
@@ -131,11 +130,11 @@ class Slice(Struct):
 
 
 class RefusedDeployment(Struct, frozen=True):
-    """A statement that the remote refused, because the deployment that it replaces is not live.
+    """A deployment that the remote refused, because another deployment was made meanwhile.
 
-    ``retracts``: whether the statement is a retraction, not a deployment. ``id``: its id. ``live``:
-    the version that is live at the remote, or None. ``author``, ``time_ns``: author and time of the
-    deployment of this version.
+    ``retracts``: whether a retraction (the end of a deployment) was refused instead. ``id``: the id
+    of the refused deployment or retraction. ``live``: the version that is live at the remote, or
+    None. ``author``, ``time_ns``: author and time of the deployment of this live version.
     """
 
     target: str
@@ -155,13 +154,12 @@ class RefusedDeployment(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """The answer to a slice. The slice is published, unless ``missing`` contents are needed first.
+    """The answer to a slice. If contents are ``missing``, the slice is not published.
 
-    ``place``: the end of the receiver's journal. ``begun``: number of the first published
-    operation, or 0. ``without``: versions for ``Wanted.without`` of the next attempt. ``retained``:
-    versions that the sender purged, and that the receiver still needs and retains. ``identity``:
-    the identity of the receiver, if this slice created the receiver. ``refused``: statements that
-    were skipped, because other deployments were made meanwhile.
+    ``place``: the end of the receiver's journal. ``begun``: number of the first published entry, or
+    0. ``without``: versions for ``Wanted.without`` of the next attempt. ``retained``: versions that
+    the sender purged, and that the receiver still needs and retains. ``identity``: the identity of
+    the receiver, if this slice created the receiver. ``refused``: deployments that were skipped.
     """
 
     place: Place
@@ -179,19 +177,20 @@ class Transport(Protocol):
     url: str
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """The remote's current head, and whether its journal contains ``after``. One round trip."""
+        """The remote's current refs and properties (``leads_on``: for ``after``). One round trip."""
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
         """The remote's entries, oldest first, as slices. One round trip for all slices."""
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Waits until the mark of the live version differs from ``mark``, and returns the new mark.
+        """Waits until another version is live on ``target``, and returns the mark of this version.
 
-        None after ``seconds`` without a change. A mark is a text that changes with the version.
+        A mark is a text that identifies a live version. ``mark``: the mark that the caller knows.
+        Returns None after ``seconds`` without a change.
         """
 
     def receive(self, incoming: Slice) -> Received:
-        """Sends a slice to the remote. Repeat the call if its answer was lost."""
+        """Sends a slice to the remote. If the answer was lost, the call may be repeated."""
 
     def close(self) -> None:
         """Closes the connection and everything opened for it."""

@@ -1,4 +1,7 @@
-"""Reads attachments of a version: bytes and states by name."""
+"""Reads an attachment of a version, such as the source code of the model.
+
+An attachment has a name, and is bytes or a state (nested mappings and lists of tensors and values).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from mvc.store.store import Store
 
 
 def read(store: Store, commit: CommitId, name: str) -> Any:
-    """A verified attachment: bytes, or a state in the form in which it was committed.
+    """Reads and verifies an attachment. Returns the bytes or the state that was committed.
 
     Raises UnknownPath if the version has no attachment of this name; DamagedData if the attachment
     is damaged or larger than ``MAX_ATTACHED_BYTES``.

@@ -1,8 +1,8 @@
-"""Tokens of a served folder, with their scopes. Only hashes of the tokens are stored.
+"""The tokens with which clients of ``mvc serve`` identify themselves.
 
-A scope is a right, such as ``read``. A token has 256 random bits, so nobody can find a token for
-its hash by guessing. The file of the tokens is in the served folder, or in its ``.mvc`` if the
-folder is a repository.
+A token has scopes (permissions, such as ``read``). The file of the tokens is in the served folder,
+or in ``.mvc`` if this folder is a repository. It has only hashes of the tokens. A token has 256
+random bits, so it cannot be guessed from its hash.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens:
-    """The tokens of one served folder. They are read again if their file has changed."""
+    """The tokens of one served folder. If their file has changed, it is read again."""
 
     def __init__(self, fs: FileSystem, folder: Path, clock: Clock | None = None) -> None:
         """Raises DubiousOwnership if another user owns the repository."""
@@ -56,7 +56,7 @@ class Tokens:
         self._known: tuple[Token, ...] = ()
 
     def all(self) -> tuple[Token, ...]:
-        """All tokens, oldest first. Raises InvalidConfig."""
+        """All tokens, oldest first. Raises InvalidConfig for a damaged or unprotected file."""
         identity = self._fs.stat(self._file)
         if identity != self._identity:
             self._known = () if identity is None else self._read(identity)
@@ -83,10 +83,7 @@ class Tokens:
         return known
 
     def holder(self, text: str) -> Token | None:
-        """Finds a token by its text. The token may have expired.
-
-        The comparison takes constant time, so that its duration reveals nothing.
-        """
+        """The stored token for the text that a client sent, or None. The token may have expired."""
         digest = _digest(text)
         equal = [t for t in self.all() if hmac.compare_digest(t.digest.encode(), digest.encode())]
         return equal[0] if equal else None
@@ -121,7 +118,7 @@ class Tokens:
         return text
 
     def remove(self, name: str) -> Token:
-        """Revokes a token. The next request with this token is refused. Raises WrongUsage."""
+        """Revokes a token. Raises WrongUsage if there is no token of this name."""
         with self._changing() as known:
             revoked = next((token for token in known if token.name == name), None)
             if revoked is None:
@@ -134,7 +131,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        """Yields the list of tokens. Writes the list after the ``with`` block, unless it fails."""
+        """Yields the list of tokens. After the ``with`` block, writes the changed list."""
         with self._fs.lock(self._file.with_name(f"{self._file.name}.lock")):
             known = list(self.all())
             yield known

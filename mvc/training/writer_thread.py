@@ -1,6 +1,6 @@
-"""The writer thread: commits the copied states in order while the training continues.
+"""The writer thread of a Recorder: commits copied states in order while the training continues.
 
-Most of its time is spent on hashing, compression and writing, which release the GIL.
+Hashing, compression and writing release the GIL, so the training seldom waits for this thread.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class WriterThread(threading.Thread):
     thread.
 
     ``newest``: step and commit of the newest durable version. ``production``: the newest durable
-    version that was passed to the caller or ``on_deploy``. ``reducer``: makes production weights;
-    None unless the pipeline is lossy or decides which versions are stored.
+    version for the caller or ``on_deploy``. ``reducer``: makes production weights; None if the
+    pipeline is not lossy and stores every version.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class WriterThread(threading.Thread):
             buffers = getattr(source, "exact", tuple)
             self._exact = frozenset({*buffers(), *(options.exact or ())})
             self._approximator = Approximator(repo, self._coding, options.branch)
-        self._stored: StateFile | None = None  # the newest version's model, if approximated
+        self._stored: StateFile | None = None  # the newest model, if the pipeline approximates
         self._code: GitCode | None = None  # the git commit of the code when the training began
         self._files = _files_of(options)
-        self._named: CommitId | None = None  # the origin that the newest version's message names
+        self._named: CommitId | None = None  # the version from which the training resumed
         self._recording = recording
         self.production: ServedVersion | None = None
         self._served: ServedVersion | None = None  # the version that ``_serve`` handed out
@@ -88,7 +88,7 @@ class WriterThread(threading.Thread):
         self.start()
 
     def raise_failure(self) -> None:
-        """Raises the first error since the previous call."""
+        """Raises the first error that occurred since the previous call."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -114,7 +114,7 @@ class WriterThread(threading.Thread):
                     if self._approximator is not None:
                         self._approximator.committed()
             except BaseException as error:
-                # Each version is a complete state, so later versions are committed nevertheless.
+                # Later versions are committed nevertheless, because each is a complete state.
                 self.failed += not done
                 self._failure = self._failure or error
                 self.first_failure = self.first_failure or error
@@ -169,7 +169,8 @@ class WriterThread(threading.Thread):
         act, serve = options.on_deploy, None
         if act is not None and options.deploy_first and self._weights:
             serve = partial(self._serve, act, self._state_to_serve(item))
-        # Production or approximated weights do not exist at the call, so they become live later.
+        # A deployment has the time of the call of ``step`` if the weights existed at this time.
+        # Production weights and approximated weights are computed later.
         derived = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not derived and serve is None
         result = self._repo.commit(
@@ -201,7 +202,7 @@ class WriterThread(threading.Thread):
         return result
 
     def _hashed(self, model: Mapping[str, Any], training: dict[str, Any]) -> StateFile:
-        """The model's file in stored form. Adds the file's Merkle root to ``training``."""
+        """The file of the model to commit. Adds the Merkle root of the file to ``training``."""
         file = self._file(self._options.name, model, self._exact)
         if self._approximator is not None:
             self._stored = file
@@ -216,7 +217,7 @@ class WriterThread(threading.Thread):
         return self._approximator.approximated(path, state, exact)
 
     def _files_to_store(self) -> dict[str, StateFile]:
-        """Additional files that differ from the branch's newest version."""
+        """The additional files that the branch's newest version lacks or has with other content."""
         if not self._files or not self._weights:
             return {}
         at = newest(self._repo, self._options.branch)
@@ -230,8 +231,8 @@ class WriterThread(threading.Thread):
         }
 
     def _run(self, item: Item) -> str:
-        """The name of the training; by default the name in the version that the training resumed
-        from.
+        """The name of the training. A resumed training has the name of the earlier training by
+        default.
         """
         if self._options.run is not None or item.origin is None:
             return self._options.run or ""
@@ -245,9 +246,7 @@ class WriterThread(threading.Thread):
         return text
 
     def _hand_out(self, item: Item, result: CommitResult) -> None:
-        """Passes the durable version to ``on_deploy``, unless ``_serve`` has already passed this
-        version.
-        """
+        """Passes the durable version to ``on_deploy``, unless ``_serve`` has done so."""
         act = self._options.on_deploy
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return

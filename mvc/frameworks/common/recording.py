@@ -1,7 +1,7 @@
-"""The base class of all callbacks.
+"""The base class of the callbacks for training frameworks, such as Lightning.
 
-A callback has a repository, options, and the Recorder (which commits versions) of the running
-training.
+A callback records a training: at each step it passes the state to a Recorder, which commits
+versions to a repository.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Records:
     """Records one training after another, each by ``_begin``, ``_step`` and ``close``."""
 
     resumed: Resumed | None = None
-    """Where the training continued, and what differs; None for a new training."""
+    """The version and step from which the training resumed. None for a new training."""
 
     _recorder: StateRecorder | None = None
     _report: Report | None = None
@@ -50,14 +50,14 @@ class Records:
 
     @property
     def report(self) -> Report | None:
-        """The Recorder's counts for this training.
+        """The counts of committed, skipped and failed versions of the current or latest training.
 
-        Between trainings, the counts of the previous training; None before the first training.
+        None before the first training.
         """
         return self._report if self._recorder is None else self._recorder.report
 
     def _find(self, rev: str | CommitId | None) -> CommitId:
-        """The commit of ``rev``. Without ``rev``, the newest version of the branch."""
+        """The commit of the revision ``rev``. Without ``rev``, the branch's newest commit."""
         return self.repo.find(self._options.tip if rev is None else rev)
 
     def _begin(
@@ -69,11 +69,11 @@ class Records:
         hyper: Mapping[str, str] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Starts recording a training that did ``start`` steps before.
+        """Starts recording a training. The first ``start`` steps were done earlier.
 
-        ``hyper``: params of every version; the params of the user take precedence. ``files``: maps
-        the paths of additional files of every version, relative to the model's folder, to their
-        bytes.
+        ``hyper``: params of every version; the params of the user take precedence. ``files``:
+        additional files of every version. Maps paths relative to the model's folder to the bytes of
+        the files.
         """
         own = {"hyper": hyper or {}, "files": files or {}}
         options = replace(self._options, start=start, origin=origin, **own)
@@ -88,10 +88,7 @@ class Records:
         metrics: Metrics | None = None,
         data: Any = None,
     ) -> bool:
-        """Calls ``Recorder.step``.
-
-        An error of this call ends the training, and ``close`` does not raise the error again.
-        """
+        """Calls ``Recorder.step``. If this raises an error, ``close`` does not raise it again."""
         assert self._recorder is not None
         with self._noting_failure():
             return self._recorder.step(loss, batch, metrics, number=number, data=data)
@@ -113,7 +110,7 @@ class Records:
     def close(self) -> Report | None:
         """Commits the queued versions and stops recording.
 
-        If a commit failed and no step raised the error of this commit, raises this error.
+        Raises the error of a failed commit, unless ``_step`` or ``flush`` has raised this error.
         """
         recorder, self._recorder = self._recorder, None
         try:
@@ -150,9 +147,9 @@ def stage_by_loss(options: RecorderOptions) -> str | None:
 
 
 def refuse_data(options: RecorderOptions, why: str) -> None:
-    """Raises WrongUsage if an option needs the data of each batch.
+    """Raises WrongUsage if an option needs the data of each batch, which a framework lacks.
 
-    ``why``: why the framework does not provide the data, for the message.
+    ``why``: the end of the message, which says why the data are not available.
     """
     stage = stage_by_data(options)
     functions = {"evaluate": options.evaluate, "monitor": options.monitor}

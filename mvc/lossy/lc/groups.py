@@ -1,8 +1,9 @@
-"""Tensors that are quantised together, and statistics of their changes.
+"""Tensors that a lossy delta quantises together, and statistics of the tensors' changes.
 
-Changes are used as numbers and as *patterns*. A pattern is the bits of a change as an unsigned
-integer of 4 or 8 bytes (2 for float16). A pattern's *key* is its high bits: sign, exponent, and the
-first ``finer`` bits of the fraction.
+A lossy delta stores a *symbol* for each element of a tensor, and a table with the value of each
+symbol. The value approximates the *change* of the element, which is the new minus the old number.
+A *pattern* is the bits of a change as an unsigned integer of 4 or 8 bytes (2 for float16). A *key*
+is the high bits of a pattern: sign, exponent, and the first ``finer`` bits of the fraction.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 Data = memoryview | bytes | bytearray
 
 _TOO_LARGE = {"float64": 1023 + 480, "float32": 255, "bfloat16": 254, "float16": 31}
-"""If a change has this biased exponent or a larger one, its tensor gets no step.
+"""A tensor is not quantised if the biased exponent of a change is as large as this number.
 
-All ones mean infinity. For bfloat16 the bound is one less, because a sum may round to infinity. For
-float64 it is so small that a sum of squares fits into a float64.
+For float32 and float16, this exponent means infinity or NaN. For bfloat16 it is one less, because a
+sum may round to infinity. For float64 it is so small that a sum of squares fits into a float64.
 """
 
 
 class TensorChange(Struct, frozen=True):
-    """The change of one tensor. ``before``, ``after``: its numbers as unsigned integers, flat.
+    """The change of one tensor. ``index``: the tensor's position in the list of all tensors.
 
-    ``index``: the tensor's position. ``root``: the change is on the scale of the square root.
+    ``before``, ``after``: the bits of the old and the new numbers as unsigned integers, in one
+    dimension. ``root``: changes are differences between the square roots of the numbers.
     """
 
     index: int
@@ -43,7 +45,7 @@ class TensorChange(Struct, frozen=True):
     def between(
         cls, index: int, old: tuple[Data, str], new: tuple[Data, str], *, root: bool
     ) -> TensorChange | None:
-        """The change between two states of a tensor, which have the same size and dtype.
+        """The change from the old to the new state of a tensor, each given as data and dtype.
 
         None for a dtype that cannot be quantised.
         """
@@ -58,9 +60,11 @@ class TensorChange(Struct, frozen=True):
         return len(self.before)
 
     def blocks(self) -> Iterator[tuple[int, Numbers, NDArray[Any]]]:
-        """Yields the first element of each block, the block's changes, and their patterns.
+        """Yields for each block the position of its first element, its changes, and the patterns of
+        these changes.
 
-        Changes are in the format's ``number_type``. For float16 they are rounded to float16 first.
+        Changes are in the format's ``number_type``. Changes of float16 are first rounded to
+        float16.
         """
         for at in range(0, len(self), BLOCK):
             new = values_of(self.after[at : at + BLOCK], self.kind)
@@ -74,12 +78,12 @@ class TensorChange(Struct, frozen=True):
             yield at, change, change.view(f"<u{change.itemsize}")
 
     def stays_finite(self, step: Addition) -> bool:
-        """Whether no sum of a number and its step overflows.
+        """Whether no number overflows when ``step`` is added to the tensor.
 
-        Computes the sums only if a number is large enough for an overflow.
+        Computes the sums only if a value of ``step`` is large enough for an overflow.
         """
         largest = float(np.abs(values_of(step.table, self.kind)).max())
-        # less than half the distance of the two largest numbers: no overflow
+        # Less than half the distance between the two largest finite numbers causes no overflow.
         if not self.root and largest < self.kind.largest * 2.0 ** -(self.kind.fraction + 2):
             return True
         state = bytearray(self.before.tobytes())
@@ -88,10 +92,8 @@ class TensorChange(Struct, frozen=True):
 
 
 class Group:
-    """Tensors that share a table of values, and how often each key occurs among their changes.
-
-    With these counts, the smallest and the largest change of a bucket are searched among few
-    entries, and the sizes of uniform steps can be estimated.
+    """Tensors that share a table of values. ``counts``: how often each key occurs among the
+    changes of these tensors.
     """
 
     def __init__(self, kind: Format) -> None:
@@ -105,10 +107,8 @@ class Group:
         self.counts = np.zeros(1 << 8 * self.pattern_width - self.shift, np.int64)
 
     def add(self, change: TensorChange) -> None:
-        """Adds a tensor.
-
-        Ignores a tensor with a change that is infinite, not a number, or so large that a sum could
-        overflow.
+        """Adds a tensor. Ignores a tensor with a change that is NaN, infinite or too large
+        (``_TOO_LARGE``).
         """
         counts = np.zeros_like(self.counts)
         for _, _, patterns in change.blocks():
@@ -132,9 +132,9 @@ class Group:
         return exponents
 
     def steps(self, rows: Sequence[Symbols], table: Numbers) -> list[tuple[TensorChange, Addition]]:
-        """Every change with its step.
+        """Pairs of the change of a tensor and the step that approximates this change.
 
-        ``rows``: the symbols of each change. ``table``: the value of each symbol.
+        ``rows``: for each tensor, the symbols of its elements. ``table``: the value of each symbol.
         """
         words = words_of_values(table.astype(self.kind.number_type), self.kind)
         words = words.view(self.kind.table_type)
@@ -150,16 +150,16 @@ def self_information(counts: Any) -> Any:
 
 
 class Representatives:
-    """The value of each symbol: the middle between the smallest and the largest change, or the
-    mean.
+    """Computes the value of each symbol from the changes with this symbol.
 
-    For the middle, only entries that may be the smallest or the largest are compared. The symbols
-    of these entries are flagged in their highest bit.
+    The value is the mean of the changes, or the middle between the smallest and the largest change.
+    For the middle, only changes whose symbol is flagged in its highest bit are compared. The caller
+    flags all changes that may be the smallest or the largest.
     """
 
     def __init__(self, symbols: int, kind: Format, *, mean: bool, errors: bool) -> None:
         self.mean, self.errors = mean, errors
-        self.squares = 0.0  # sum of squares of all entries, including symbol 0
+        self.squares = 0.0  # sum of the squares of all changes, including changes with symbol 0
         self.sums = np.zeros(symbols, np.float64)
         self.low = np.full(symbols, np.inf, kind.number_type)
         self.high = np.full(symbols, -np.inf, kind.number_type)
@@ -169,7 +169,7 @@ class Representatives:
         return 1 << 8 * kind.itemsize - 1
 
     def add(self, symbols: Symbols, values: Numbers) -> None:
-        """Adds a block of changes with their symbols. Clears the flags of the symbols."""
+        """Adds a block of changes (``values``) with their symbols. Clears the flags."""
         if not self.mean:
             flag = self.flag(symbols.dtype)
             at = np.flatnonzero(symbols >= flag)

@@ -1,6 +1,7 @@
-"""Overwrites a file, or the files of a folder, in place. A journal first records the differences.
+"""Overwrites a file, or the files of a folder, in place, for ``mvc follow --in-place``.
 
-An interrupted write is completed from the journal. No process may read the files during a write.
+Before each write, a journal (a file) records the changed bytes. If the write is interrupted, it is
+completed from this journal. No process may read the overwritten files during a write.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ WriteParts = Callable[..., None]
 
 
 class InPlace(OneFile):
-    """A file or a ``folder`` that is overwritten in place. ``notes``: a folder for the journals.
+    """A file, or a folder if ``folder``, that is overwritten in place.
 
-    ``undo``: whether the old bytes are stored for ``go_back``.
+    ``notes``: a folder for the journals. ``undo``: whether to store the old bytes for ``go_back``.
     """
 
     write = staticmethod(partial(write_file, check=False))
@@ -66,17 +67,14 @@ class InPlace(OneFile):
             )
 
     def tidy(self, known: Sequence[FollowedVersion]) -> None:
-        """Completes an interrupted write. Deletes the journal of a write that did not begin."""
+        """Completes an interrupted write. If the write did not begin, deletes its journal."""
         self._noted = {path for version in known for path in version.paths}
         carry_out(self._fs, self._redo, self._place)
         discard(self._fs, self._redo)
         remove(self._fs, self._next)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """The paths of the visible files.
-
-        With ``at``, the list is empty, because no new files are written next to the visible ones.
-        """
+        """The paths of the files with these paths in the version. Empty if ``at`` is set."""
         if at is not None:
             return []
         return [self._place / path if self._is_folder else self._place for path in paths]
@@ -94,9 +92,10 @@ class InPlace(OneFile):
         present: Mapping[Path, FileEntry],
         fill: WriteParts,
     ) -> Iterator[Path]:
-        """As ``OneFile.next``, but yields the path of a journal of differences.
+        """Prepares the next version, as ``OneFile.next`` does.
 
-        If there is no file yet, yields the path of the new files.
+        Yields the path of a journal of differences. If there is no file yet, yields the path of the
+        new files.
         """
         self.settle()
         try:
@@ -114,8 +113,8 @@ class InPlace(OneFile):
     def show(self, fresh: Path) -> None:
         """Writes the differences into the files. The files are durable on return.
 
-        Raises IoFailed if a file was changed since ``next``. If the write fails, ``tidy`` completes
-        the write later.
+        Raises IoFailed if another program changed a file after ``next``. If the write fails,
+        ``tidy`` completes the write later.
         """
         if self._before is None:
             self._fs.replace(fresh, self._place)
@@ -131,7 +130,7 @@ class InPlace(OneFile):
                 raise IoFailed(f"another program changes {printable(str(self._place))}")
 
     def go_back(self, _link: str) -> None:
-        """Restores the old bytes. Raises IoFailed if these were not stored."""
+        """Restores the old bytes. Raises IoFailed if the old bytes were not stored."""
         self._overwrite(self._undo)
 
     def settle(self) -> None:
@@ -167,7 +166,7 @@ class InPlace(OneFile):
             pass
 
     def _check_folders(self, new: Collection[Path]) -> None:
-        """Raises IoFailed if a folder of new files exists as a file or a link."""
+        """Raises IoFailed if new files need a folder, but a file or link has the folder's path."""
         for folder in {
             parent for file in new for parent in file.parents if self._place in parent.parents
         }:
@@ -181,10 +180,7 @@ class InPlace(OneFile):
     def _compare(
         self, new: Mapping[Path, FileEntry], present: Mapping[Path, FileEntry], fill: WriteParts
     ) -> None:
-        """Writes the journal of differences.
-
-        With ``undo``, writes a journal of the old bytes, too.
-        """
+        """Writes the journal of differences, and with ``undo`` a journal of the old bytes."""
         fs, changes = self._fs, list[ChangedFile]()
         same = {f for f in new if f in present and new[f].content_id == present[f].content_id}
         self._check_folders(new)
@@ -224,9 +220,10 @@ class InPlace(OneFile):
 
 
 def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:
-    """The result of ``stat`` for a file that has no other hard links.
+    """The identity of a file, or None if the file is missing.
 
-    A file with other hard links is replaced by a copy, because the other links must not change.
+    If the file has other hard links, first replaces the file by a copy, because the other links
+    must not change.
     """
     facts = fs.stat(file, follow=False)
     if facts is not None:
@@ -246,7 +243,7 @@ def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:
 def _record_difference(
     record: Callable[[int, Bytes, Bytes], None], old: ReadFile | None, at: int, data: Bytes
 ) -> None:
-    """Records the differences between ``data`` and the old file from ``at`` on."""
+    """Passes ``data`` and the bytes of the old file at the same offset ``at`` to ``record``."""
     view, room = memoryview(data), memoryview(bytearray(MIB))
     for start in range(0, len(view), MIB):
         new = view[start : start + MIB]
@@ -262,7 +259,7 @@ def _fill(
 ) -> None:
     """Writes the changed parts of a file.
 
-    Contents that have the same offset in the old file are neither written nor read.
+    Does not read or write contents (tensors) that have the same offset in the old file.
     """
     if before is None or entry.checks:  # checksums need all bytes
         fill(entry, write_at)
@@ -281,4 +278,4 @@ def _fill(
 
 
 def _skip(start: int, out: memoryview) -> None:
-    """Takes the place of a function that reads a content, and does nothing."""
+    """Does nothing. ``_fill`` uses it in place of functions that read unchanged contents."""

@@ -1,4 +1,4 @@
-"""Says how a model relates to the models of an older version, for example "fine-tuned version".
+"""Compares a model with the models of another version: for example, it is a "fine-tuned version".
 
 The kinds of relations are those of definition 3 of the MMlib paper. They follow from the names,
 dtypes, shapes and hashes of the tensors, so no tensor is read. Prefixes of wrappers (``module.``)
@@ -26,9 +26,9 @@ _Tensors: TypeAlias = dict[str, LogicalTensor]
 
 
 class Relation(Struct, frozen=True):
-    """How the model at ``path`` relates to the model at ``base_path`` of an older version.
+    """How the model at ``path`` relates to the model at ``base_path`` of another version.
 
-    ``kind``: docs/python.md explains the kinds. If no model of the older version is related, the
+    ``kind``: docs/python.md explains the kinds. If no model of the other version is related, the
     kind is "base", and ``base_path`` is None. ``tensors``: number of the model's tensors.
     ``shared``: number of tensors whose name and shape are equal in both models. ``equal``: number
     of tensors whose name, shape, dtype and bits are equal in both models.
@@ -60,7 +60,7 @@ def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
 
 
 def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
-    """How ``model`` relates to the best match among ``bases``.
+    """How ``model`` relates to the best match among ``bases``, the models of another version.
 
     If ``model`` shares tensors with the base at the same path, this base is the best match.
     Otherwise, the base with the most equal tensors is the best match. Among bases with equally many

@@ -1,9 +1,9 @@
 """The high-water mark of the journal: shows whether the end of the journal is missing.
 
-The journal has one entry for each operation. The file ``witness`` next to it records up to which
-byte the journal was durable. This file is never flushed, so it may be missing, old or incomplete.
-It is written only after the journal is durable. So a journal that ends before this byte has lost
-acknowledged entries.
+The journal is the log of the repository's operations. The file ``witness`` next to the journal
+records up to which byte the journal is durable, and is written after the journal. So if the journal
+ends before this byte, entries are lost. The file ``witness`` is never flushed, so it may be
+missing, old or incomplete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECK = 16
 
 
 def write_high_water_mark(fs: FileSystem, folder: Path, identity: bytes, reached: Position) -> None:
-    """Records that the journal is durable up to ``reached``; a failure is ignored."""
+    """Records that the journal is durable up to ``reached``. Ignores errors."""
     body = _BODY.pack(reached.offset, reached.sequence, reached.chain, identity)
     with (
         contextlib.suppress(MvcError),
@@ -34,7 +34,10 @@ def write_high_water_mark(fs: FileSystem, folder: Path, identity: bytes, reached
 
 
 def read_high_water_mark(fs: FileSystem, folder: Path, identity: bytes) -> Position | None:
-    """The position up to which this repository's journal was durable. None without a valid file."""
+    """The recorded position up to which the journal was durable.
+
+    None if there is no valid file of this repository.
+    """
     path = folder / HIGH_WATER_MARK
     if fs.stat(path) is None:
         return None

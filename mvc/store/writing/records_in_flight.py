@@ -1,9 +1,9 @@
 """Collects encoded pieces into records, and appends the records to a pack in another thread.
 
-A piece is at most 32 MiB of an object. A record is a header and the encoded bytes of several
-pieces. A record is full when its pieces have 8 MiB or more before encoding. Full records are
-appended while the pieces of later records are encoded. Readers see a record only after
-``mvc.store.publishing.publish`` has written the journal entry that names its bytes.
+A piece is at most 32 MiB of a tensor or manifest. A record is a header and the encoded bytes of
+several pieces. A record is full when its pieces have 8 MiB or more before encoding. Full records
+are appended while other threads encode the pieces of later records. Readers see a record only after
+``mvc.store.publishing.publish`` has written the journal entry of the record.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _IN_FLIGHT = 2  # maximum number of records that wait for the appending thread
 
 
 class _OpenRecord(Struct):
-    """A record to which pieces are added. ``arena``: memory for their encoded chunks.
+    """A record to which pieces are added. ``arena``: memory for the encoded chunks of the pieces.
 
-    ``grouped``: pieces with the same coding are encoded together. A coding says how a piece is
-    encoded. ``texts``: the distinct codings of the pieces. ``settled``: the number of pieces,
-    counted from the first, that are encoded and copied to their ``next_base``.
+    A coding says how a piece is encoded. ``texts``: the different codings of the pieces.
+    ``grouped``: whether pieces with the same coding are encoded together. ``raw``: number of bytes
+    before encoding. ``settled``: the first ``settled`` pieces are encoded, and copied to the memory
+    for the bases of the next commit (``next_base``).
     """
 
     grouped: bool
@@ -52,8 +53,8 @@ class _OpenRecord(Struct):
 class RecordsInFlight:
     """Two open records, and full records that are being appended. Not thread-safe.
 
-    One of the open records is for grouped pieces. ``sequence``: number of the operation that will
-    publish the records.
+    Grouped pieces are added to one of the open records, all other pieces to the second.
+    ``sequence``: number of the operation that will publish the records.
     """
 
     def __init__(self, packs: RecordSink, arenas: Arenas, sequence: int) -> None:
@@ -61,7 +62,7 @@ class RecordsInFlight:
         self._open = {kind: _OpenRecord(kind, arenas.lend()) for kind in (True, False)}
         self._appender: Executor | None = None
         self._appending: list[Future[None]] = []
-        self.needs_raw = False  # whether ``drain`` must encode or copy raw bytes
+        self.needs_raw = False  # whether ``drain`` must encode or copy bytes of added pieces
 
     @property
     def single(self) -> Sequence[Waiting]:
@@ -97,8 +98,8 @@ class RecordsInFlight:
     def drain(self) -> None:
         """Waits until all pieces are encoded, and appends the grouped pieces.
 
-        The record that is not grouped stays open, so that a manifest can be stored in the same
-        record as contents of its version.
+        The record of the other pieces stays open, so that a version's manifest can be stored in the
+        same record as tensors of the version.
         """
         self._await()
         if self._open[True].pieces:
@@ -135,7 +136,7 @@ class RecordsInFlight:
             self._appending.pop(0).result()
 
     def _stop(self) -> None:
-        """Waits for the appending thread. The pack must stay locked until then."""
+        """Waits until the appending thread has ended. The pack must stay locked during the wait."""
         if self._appender is not None:
             self._appender.shutdown()
             self._appender = None
