@@ -1,4 +1,4 @@
-"""A file for a commit: a state, bytes, or a parsed model file."""
+"""Files to commit from memory, such as the file that stores a ``state_dict``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Specs: TypeAlias = Mapping[str, TensorSpec]
 
 
 class FileArrays(Struct, frozen=True):
-    """Tensors of a file as arrays, by name.
+    """Tensors of a file as arrays. ``arrays``: maps the name of a tensor to its array.
 
-    If numpy does not have the dtype of a tensor, its array has unsigned integers, and ``dtypes``
-    maps its name to the dtype. ``contents``: maps a tensor to the index of its content (stored
-    part) in the file.
+    If numpy does not have the dtype of a tensor (bfloat16), the array has unsigned integers, and
+    ``dtypes`` maps the tensor's name to the dtype. ``contents``: maps the tensor's name to the
+    number of its content. The contents of a file are its separately stored parts.
     """
 
     arrays: dict[str, Array]
@@ -41,9 +41,9 @@ class FileArrays(Struct, frozen=True):
 
     @classmethod
     def of(cls, parsed: ParsedFile) -> FileArrays:
-        """The non-empty tensors of a file that fill a content (a stored part of the file).
+        """The tensors of a file, without empty tensors and without views (parts of contents).
 
-        Views are left out. If several tensors are tied, only the first is included.
+        Of tied tensors, only the first is included.
         """
         result = cls({}, {}, {})
         seen: set[int] = set()
@@ -70,8 +70,7 @@ def array_of(spec: TensorSpec, data: memoryview) -> Array:
 class StateFile:
     """A file that ``Repository.commit({path: file})`` stores unchanged.
 
-    The file is hashed at most once. It shares the memory of the original state: do not modify the
-    state before the commit.
+    The file shares the memory of the original state: do not modify the state before the commit.
     """
 
     def __init__(self, parsed: ParsedFile) -> None:
@@ -79,15 +78,15 @@ class StateFile:
 
     @classmethod
     def of(cls, state: Mapping[Any, Any]) -> Self:
-        """A file with a state: mappings and lists of tensors and plain values.
+        """A file that stores a state: nested mappings and lists of tensors and plain values.
 
-        Raises UnsupportedTensor for a value that cannot be stored exactly, and InvalidName.
+        Raises InvalidName, and UnsupportedTensor for a value that cannot be stored exactly.
         """
         return cls(from_state(state))
 
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
-        """A file without tensors."""
+        """A file that stores bytes. It has no tensors."""
         return cls(opaque(MemorySource(data)))
 
     @cached_property
@@ -102,7 +101,7 @@ class StateFile:
 
     @property
     def approximated(self) -> frozenset[str]:
-        """The names of the tensors that are stored as approximate steps."""
+        """The names of the tensors that are stored as lossy deltas."""
         steps = self.parsed.steps or {}
         return frozenset(t.key for t in self.parsed.tensors if t.content in steps)
 
@@ -126,11 +125,11 @@ class StateFile:
         *,
         loss: float | None = None,
     ) -> StateFile:
-        """The file reduced by ``reducer``, which makes the successor of a stored version.
+        """A file with lossy tensors, computed by ``reducer`` from this file and an older version.
 
-        ``before``: takes names with dtypes and shapes, and returns the tensors of the stored
-        version that match. ``ids``: the ids of all tensors of the stored version. Approximated
-        tensors are stored as steps from these tensors.
+        ``before``: takes dtypes and shapes by name, and returns the tensors of the older version
+        that match. ``ids``: the ids of all tensors of the older version. The lossy tensors are
+        stored as deltas from the tensors with these ids.
         """
         current = self.arrays()
         specs = {name: self.parsed.contents[i].spec for name, i in current.contents.items()}
@@ -153,25 +152,25 @@ class StateFile:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the file is in memory, so that it need not be read, assembled or computed."""
+        """Whether tensors of the file are in memory, and no tensor is stored as a lossy delta."""
         borrowed = (self.parsed.borrow(i) is not None for i in range(len(self.parsed.contents)))
         return self.parsed.steps is None and any(borrowed)
 
     def nested(self) -> Any:
-        """The state as ``checkout`` returns it.
+        """The state as ``checkout`` returns it. The tensors are copies.
 
-        Only replaced contents share memory with this file.
+        Exception: tensors that ``with_arrays`` or ``reduced`` replaced share memory with this file.
         """
         return to_state(self.parsed, self.parsed.skeleton(), self.parsed.copied)
 
     def tensor_bytes(self, tensor: LogicalTensor) -> memoryview:
-        """The row-major bytes of a tensor of ``entry``. Copies only if necessary."""
+        """The bytes of a tensor of ``entry`` in row-major order. Copies only if necessary."""
         data = content_bytes(self.parsed, tensor.content)
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
 
 def root_of(state: Any) -> Root:
-    """The Merkle root that a commit of this state would have. States with equal bits have equal
-    roots.
+    """The Merkle root (a hash) that a commit of this state would have. States with equal bits have
+    equal roots.
     """
     return StateFile.of(state).root

@@ -1,4 +1,6 @@
-"""Core modules that an operation imports on first use, so that commands start fast."""
+"""Modules of the core, for the package ``mvc.api``. A module is imported when it is first used, so
+that commands start fast.
+"""
 
 # mypy: implicit-reexport
 # ruff: noqa: F401

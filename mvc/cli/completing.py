@@ -1,4 +1,4 @@
-"""Completes values in a shell: names in a repository, names of settings, files."""
+"""Completes the arguments of commands in a shell, such as branches, paths and settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mvc.cli.session import Session
 from mvc.cli.topics import TOPICS
 from mvc.errors import MvcError
 
-_NEWEST = 100  # limit of versions that are searched for names of metrics
+_NEWEST = 100  # the newest versions, which are searched for names of metrics
 
 _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 
@@ -25,10 +25,10 @@ _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 def completed(
     name: str, ctx: click.Context, param: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    """The values that begin with ``typed``, for a parameter of a command.
+    """The possible values of a parameter that begin with ``typed``.
 
-    ``name``: the name of the parameter in the help, such as ``[REV] [PATH]...``. Without a
-    repository, there are no values. The shell itself completes files and folders.
+    ``name``: the name of the parameter in the help, such as ``[REV] [PATH]...``. For files and
+    folders, returns an item that makes the shell complete the path.
     """
     word, *_ = re.findall(r"\w+", name) or [""]
     if kind := _ON_DISK.get(name) or _ON_DISK.get(word):
@@ -87,9 +87,9 @@ def _tensors(session: Session, rev: str) -> list[str]:
 
 
 def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:
-    """Completes a revision, and after it names of parts of the version, such as files.
+    """Completes a revision as the first word, and ``parts`` of this version as later words.
 
-    After ``--at`` or ``--target``, completes only such names.
+    If ``--at`` or ``--target`` names the version, completes parts as the first word, too.
     """
 
     def read(session: Session, ctx: click.Context) -> list[str]:
@@ -138,4 +138,4 @@ _READ: dict[str, _Read] = {
     "VALUE": _values,
     "list": _actions,
 }
-"""Maps the name of a parameter in the help, or its first word, to the source of completions."""
+"""Maps the name of a parameter, or its first word, to a function that returns possible values."""

@@ -225,7 +225,7 @@ def split(
 
 
 def _halved(data: Words, slot: str) -> list[Bytes]:
-    """Splits each word into halves until the parts are bytes. This is faster than by byte."""
+    """Splits each word into halves, and these again, until the parts are bytes."""
     half = data.itemsize // 2
     if not half:
         return [data.view(np.uint8)]

@@ -6,7 +6,7 @@ import time
 
 from mvc.errors import InvalidTime
 
-_END = (1 << 63) - 1  # April 2262: the last time in ns that fits into 64 bits with a sign
+_END = (1 << 63) - 1  # April 2262: the largest number of ns in a signed integer of 64 bits
 _SECOND = 1_000_000_000
 
 
@@ -19,7 +19,7 @@ class Clock:
 
 
 def check_now(time_ns: int) -> int:
-    """Returns ``time_ns``, a clock's time. Raises InvalidTime unless it is from 1970 to 2262."""
+    """Returns the time ``time_ns``. Raises InvalidTime for a time before 1970 or after 2262."""
     if not 0 <= time_ns < _END:
         raise InvalidTime(
             f"the system's clock shows {time_ns // _SECOND} s since 1970, "

@@ -11,17 +11,17 @@ from mvc.codecs.stage import Kind, Stage, read_options, whole_number
 from mvc.codecs.words import word_type
 from mvc.lossy.weights import LossyStage, Moving
 
-FRACTION = 23  # bits of a float32's fraction; N and M are for float32
-_FINER = 4  # how many fewer bits the next finer stage resets
+FRACTION = 23  # number of bits of a float32's fraction
+_FINER = 4  # a finer stage resets 4 bits fewer
 
 
 class ResetBits(LossyStage, frozen=True):
     """lossy: resets the N lowest bits of a change (msb: of changes in the M highest bits)
 
-    ``low``: N. ``high``: M; resets only entries that changed in one of the ``high`` highest bits of
-    the fraction (0: all entries). A change is the xor of new weights and previous production
-    weights. A bit of the weights that is reset in the change keeps its previous value. So if every
-    version resets the lowest bits, these bits are always those of the first weights.
+    A change is the xor of new weights and previous production weights. If a bit of the change is
+    reset, this bit of the weights keeps its previous value. ``low``: N, the number of bits to
+    reset. ``high``: M; if not 0, resets only elements that changed in one of the M highest bits of
+    the fraction. N and M are numbers of bits of a float32.
     """
 
     low: int
@@ -60,7 +60,7 @@ class ResetBits(LossyStage, frozen=True):
 def low_mask(kind: Format, low: int) -> int:
     """The bits to reset. For float32, these are the ``low`` lowest bits.
 
-    Other formats retain ``23 - low`` bits of their fraction, or all if the fraction has fewer.
+    In other formats, the ``23 - low`` highest bits of the fraction are not reset.
     """
     return (1 << kind.fraction - min(kind.fraction, FRACTION - low)) - 1
 

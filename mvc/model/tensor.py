@@ -1,7 +1,7 @@
-"""A tensor's spec: dtype name and shape.
+"""The dtypes that mvc stores, and the spec of a tensor: its dtype and its shape.
 
-The dtype names are the names in torch (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes
-outside of tensors. So all stored bytes have a spec.
+The dtypes have the names of torch (``float32``, ``bfloat16``, ...). The bytes of a file outside its
+tensors have the dtype ``raw``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from mvc.types import FIRST_RELEASE as FIRST
 
 
 class DType(Struct, frozen=True):
-    """``itemsize``: bytes per element. ``width``: bytes per integer that deltas subtract.
+    """A dtype. ``itemsize``: number of bytes of an element.
 
-    ``feature``: the feature that a reader of the repository must support.
+    ``width``: number of bytes of the integers that a delta subtracts. ``feature``: the feature of
+    the repository format that a program needs to read this dtype.
     """
 
     name: str
@@ -57,7 +58,7 @@ class TensorSpec(Struct, frozen=True, gc=False):
 
     dtype: str
     shape: tuple[int, ...]
-    nbytes: int = 0  # always computed; a field and no property, because many calls read the size
+    nbytes: int = 0  # computed from the dtype and the shape; faster to read than a property
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -82,5 +83,5 @@ class TensorSpec(Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=4096)
 def shared_spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
-    """A cached TensorSpec: a model may have 100,000 tensors, but few different shapes."""
+    """A cached TensorSpec. A model may have 100,000 tensors, but has few different shapes."""
     return TensorSpec(dtype, shape)

@@ -1,8 +1,8 @@
 """Clones a remote: creates a repository with the history of the remote.
 
-The clone is built in the subfolder ``.mvc-clone`` of the new folder, without flushes to disk. Then
-all files in this subfolder are flushed once, and its folder ``.mvc`` is moved to the new folder. If
-the process was killed, the same command continues the unfinished clone.
+The clone is built in the subfolder ``.mvc-clone`` of the new folder, without flushes to disk. At
+the end, all files are flushed once, and ``.mvc-clone/.mvc`` is moved to ``.mvc``. If the process
+was killed, the same command continues the unfinished clone.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class CloneOptions(Struct, frozen=True):
 
     ``branch``: the current branch of the clone, by default the current branch of the remote.
     ``states``: the states that the clone and later fetches download. ``bare``: the clone has no
-    working files. ``remote``: the name of the remote in the clone. ``options``: values of fields of
-    ``Remote``.
+    working files. ``remote``: the name of the remote in the clone. ``options``: more options of the
+    remote (fields of ``Remote``).
     """
 
     branch: str | None = None
@@ -91,7 +91,7 @@ class Cloned(Struct, frozen=True):
 
 
 class _Unfinished(Struct, frozen=True):
-    """The URL of an unfinished clone, and the boot id of the machine when the clone began."""
+    """The URL of an unfinished clone, and the boot id (``boot_id``) when the clone began."""
 
     url: str
     boot: str
@@ -131,7 +131,7 @@ def clone_into(
         {"states": chosen.states, **chosen.options},
     )
     if remote.scheme == "file":
-        # Errors must name the URL, because the remote is not added yet.
+        # Without a name, errors show the URL: the user does not know the remote's name yet.
         check_folder(replace(remote, name=""))
     target = fs.realpath(folder or Path(default_folder(remote.url)))
     with removing_if_failed(fs) as created, _building(fs, target, remote, created) as building:
@@ -143,7 +143,8 @@ def clone_into(
         with _opened(target, FileSystem(), config) as handle:
             at, restored = head(handle.store.fresh()), None
             if at.commit is not None and not handle.store.bare:
-                with suppress(StateForgotten, WeightsDropped):  # not sent by the remote
+                # The remote may not have sent the state of this version.
+                with suppress(StateForgotten, WeightsDropped):
                     restored = restore_all(
                         handle.store, at.commit, at.branch or at.commit, progress=progress
                     )
@@ -154,9 +155,9 @@ def clone_into(
 
 @contextmanager
 def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path]) -> Iterator[Path]:
-    """Yields the folder of the unfinished clone, and deletes this folder at the end.
+    """Yields the folder in which the clone is built, and deletes this folder at the end.
 
-    If the ``with`` block fails after data were received, the folder is not deleted.
+    If the ``with`` block fails after data were received, does not delete the folder.
     """
     building, names = target / UNFINISHED, set() if fs.stat(target) is None else {*fs.list(target)}
     if names - {UNFINISHED} and not names >= {UNFINISHED, FOLDER}:
@@ -183,10 +184,10 @@ def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path])
 
 
 def _check_state(fs: FileSystem, building: Path, now: _Unfinished) -> None:
-    """Deletes an unfinished clone that began before the last boot of the machine.
+    """Deletes the data of an unfinished clone if the machine was rebooted since the clone began.
 
-    A power loss may have damaged its unflushed files. Raises WouldOverwrite for an unfinished clone
-    of another URL.
+    The reason: a power loss may have damaged unflushed files. Raises WouldOverwrite for an
+    unfinished clone of another URL.
     """
     before = None
     if fs.stat(building / _STATE) is not None:
@@ -226,7 +227,7 @@ def _build(
     with _opened(building, fs, config) as handle:
         add_remote(handle.store, remote, force=True)
         with closing(open_transport(remote, handle.store, handle.config)) as transport:
-            import_module("mvc.remote.receiving.receiver")  # slow: runs while ssh starts
+            import_module("mvc.remote.receiving.receiver")  # this slow import runs while ssh starts
             before = ask(transport, handle.store, remote)
             source = before.head
             if remote.is_bucket and not source.identity:

@@ -177,7 +177,10 @@ class Transport(Protocol):
     url: str
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """The remote's current refs and properties (``leads_on``: for ``after``). One round trip."""
+        """The remote's current refs and properties. ``after``: the place for ``leads_on``.
+
+        Needs one round trip.
+        """
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
         """The remote's entries, oldest first, as slices. One round trip for all slices."""

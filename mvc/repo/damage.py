@@ -1,4 +1,4 @@
-"""Damaged journal entries (records of operations) that a query skips and reports."""
+"""Lets a query skip damaged journal entries, and report the damage with its result."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mvc.errors import DamagedData
 
 @contextmanager
 def noting(incomplete: list[DamagedData] | None) -> Iterator[None]:
-    """A ``with`` block that catches DamagedData and appends the error to ``incomplete``.
+    """Catches DamagedData in the ``with`` block, and appends the error to ``incomplete``.
 
-    If ``incomplete`` is None, the block raises DamagedData.
+    If ``incomplete`` is None, does not catch the error.
     """
     try:
         yield

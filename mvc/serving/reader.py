@@ -1,4 +1,4 @@
-"""FileReader: a serving process loads the newest production weights, and swaps them in one step."""
+"""FileReader: loads the newest production weights from a file into a serving process."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class FileReader:
         """If the file has a newer version, sets ``production`` to this version, and returns
         ``production``. Otherwise returns None.
 
-        Call this between two requests. Verifies the file's hash first. If the file is damaged,
-        raises BadModelFile or DamagedData, and does not change ``production``. Raises WrongUsage
-        for a file that no sink has written.
+        Call this between two requests. If the file is damaged, raises BadModelFile or DamagedData,
+        and does not change ``production``. Raises WrongUsage for a file that neither a FileSink nor
+        ``mvc follow`` has written.
         """
         newer = self._newer()
         if newer is not None:
@@ -46,8 +46,8 @@ class FileReader:
         return None
 
     def _newer(self) -> ServedVersion | None:
-        """The version in the file, if the file was replaced since the preceding call; otherwise
-        None.
+        """Reads the version in the file. None if the file is missing or has not changed since the
+        previous call.
         """
         if self._fs.stat(self._path) in (None, self._seen):
             return None

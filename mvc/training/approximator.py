@@ -1,6 +1,7 @@
-"""Stores a Recorder's states approximately, each as a delta from the newest version.
+"""Approximates the states that a Recorder commits, and stores each state as a delta.
 
-The running training is not changed. A training that resumes starts from the approximated state.
+A delta leads from the newest version to an approximation of the new state.
+The running training does not change. A training that resumes starts from the approximated state.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from mvc.state import StateFile
 
 DUE = 64
 _SHARE = 8
-"""Joining several deltas to one reads the whole history, so the next join waits until an eighth of
-the history is new.
+"""A join of deltas reads the whole history. So the next join waits until the history has grown by
+an eighth.
 """
 
 
 class Approximator:
     """Approximates states. Caches the newest approximated state of each path, so that no stored
-    version has to be decoded to compute the next delta.
+    version must be decoded to compute the next delta.
     """
 
     def __init__(self, repo: Repository, pipeline: Pipeline, branch: str | None) -> None:
@@ -34,15 +35,15 @@ class Approximator:
         self._pipeline = pipeline
         self._branch = branch
         self._cached: dict[str, dict[BlobId, Any]] = {}
-        self._waiting = 0  # versions since the newest join
-        self._joined = 0  # the newest operation of the journal at the newest join
+        self._waiting = 0  # number of versions since the latest join
+        self._joined = 0  # number of the newest operation at the latest join
         self._warned = False  # whether a failed join was reported
 
     def committed(self) -> None:
-        """Counts a version. After enough new versions (``DUE``), joins their deltas to super-steps.
+        """Counts a version. After ``DUE`` or more new versions, joins deltas to super-steps.
 
-        A super-step is one delta in place of several. A failed join does not stop the recording,
-        because all versions are stored. Only the first failure shows a warning.
+        A super-step is one delta that has the effect of several deltas. A failed join does not stop
+        the recording, because all versions are stored. Only the first failure shows a warning.
         """
         self._waiting += 1
         if self._waiting < max(DUE, self._joined // _SHARE):
@@ -65,8 +66,8 @@ class Approximator:
     ) -> StateFile:
         """Approximates ``state`` by a delta from the newest version of the file ``path``.
 
-        Tensors named in ``exact`` stay unchanged and share the state's memory. If there is no
-        earlier version, the whole state is stored exactly.
+        Tensors named in ``exact`` are stored exactly, and share the memory of ``state``. If there
+        is no earlier version, the whole state is stored exactly.
         """
         file, reducer = StateFile.of(state), Reducer(self._pipeline, exact)
         at = newest(self._repo, self._branch)
@@ -108,8 +109,8 @@ def stored(
 ) -> Arrays:
     """The tensors of a version's file whose name, shape and dtype are in ``specs``.
 
-    Do not modify the returned arrays. Arrays in ``cached`` are not read again. All other arrays are
-    decoded from the version's stored file and verified.
+    Returns arrays in ``cached`` without reading. Reads and verifies the other tensors. Do not
+    modify the returned arrays.
     """
     fitting = [t for t in entry.tensors if t.view is None and specs.get(t.key) == t.spec]
     arrays = {t.key: cached[t.id] for t in fitting if t.id in cached}

@@ -50,10 +50,7 @@ class Records:
 
     @property
     def report(self) -> Report | None:
-        """The counts of committed, skipped and failed versions of the current or latest training.
-
-        None before the first training.
-        """
+        """The counts of the current or latest training. None before the first training."""
         return self._report if self._recorder is None else self._recorder.report
 
     def _find(self, rev: str | CommitId | None) -> CommitId:

@@ -1,9 +1,10 @@
-"""Receives a slice, a part of a transfer: journal entries with the records that they need.
+"""Receives a slice of a fetch or push: journal entries with the records that these entries need.
 
-The records are written after the committed end of a pack (file of records), where only this process
-sees them. After ``verify`` has verified the records, each received entry (a *draft*) becomes a
-journal entry. Refs move with the last entry. If the process stops earlier, the next writer of the
-pack truncates the records.
+A record is encoded tensors and manifests. A pack is a file of records. The received records are
+appended to a pack. As long as no journal entry names these records, no other process reads them.
+``verify`` verifies the records. Then each received entry (a *draft*) becomes a journal entry. The
+last entry also has the changes of refs. If the process stops before, the next writer of the pack
+deletes the records.
 """
 
 from __future__ import annotations
@@ -78,19 +79,19 @@ from mvc.times import check_moment
 from mvc.types import Bytes
 
 _TRIES = 8
-_AT_ONCE = 4  # entries that are published before the journal's lock is released
+_AT_ONCE = 4  # number of entries that are published under one lock of the journal
 _MEMBERS = 1 << 21  # limit of contents and pieces of a slice
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE
 
 
 class _ReceivedEntry(Struct):
-    """A received entry. ``fresh``: its versions that are new here. ``records``: its records.
+    """A received entry, before it is published.
 
-    ``refilled``: known versions whose absent states or weights arrived; ``marked`` and ``restored``
-    record the arrival. ``lapsed``: versions with dropped weights whose bases are absent. These
-    versions count as forgotten by a rule. ``statements``: statements to admit if they pass the
-    checks.
+    ``fresh``: the versions of the entry that this repository lacks. ``refilled``: versions that
+    this repository has, and whose missing states or weights arrived. ``marked``: refilled versions
+    whose states arrived. ``restored``: what to record about weights that arrived. ``lapsed``:
+    versions without weights that cannot be retrained here. These versions count as forgotten.
     """
 
     sent: Sent
@@ -141,7 +142,7 @@ class _ReceivedEntry(Struct):
             commits=self.fresh,
             marks=self.marks,
             states=(
-                *(  # a tombstone (purge) may follow
+                *(
                     StateMark(id_, "absent" if id_ in self.own else "forgotten")
                     for id_, lack in lacks
                     if lack.why != "dropped" or id_ in self.lapsed
@@ -166,13 +167,13 @@ def receive(
     scopes: tuple[str, ...] = (),
     sender: str = "",
 ) -> Received:
-    """Publishes a slice durably. If contents are missing, returns these and changes nothing.
+    """Publishes a slice durably. If contents are missing, changes nothing and returns their ids.
 
-    ``local``: the slice belongs to a fetch, so the rules for pushes do not apply. ``scopes``: the
-    sender's permissions; empty if everything is permitted. ``sender``: the name of the sender. If
-    an error is raised, nothing of the slice is visible. Raises DamagedData for a wrong hash;
-    RemoteRefused for a time more than a day in the future, and for a missing scope; HistoryMissing
-    for unknown parents; RefConflict; StateForgotten; StorageFull; UnsupportedFormat; Busy.
+    ``local``: whether the slice belongs to a fetch. The rules for pushes do not apply to a fetch.
+    ``scopes``: the sender's permissions; empty if everything is permitted. ``sender``: the name of
+    the sender. Raises DamagedData for a wrong hash; RemoteRefused for a time more than a day in the
+    future, and for a missing scope; HistoryMissing for unknown parents; RefConflict;
+    StateForgotten; StorageFull; UnsupportedFormat; Busy.
     """
     store.now_ns()
     store.require()
@@ -217,7 +218,7 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
         Place(end.sequence, end.chain),
         retained=tuple(work.retained),
         refused=tuple(work.refused),
-        # If other processes published in between, this number is wrong, and the sender reads more.
+        # Too small if other processes published meanwhile. The sender then reads more entries.
         begun=done[-1].sequence + 1 - len(done) if done else 0,
     )
 
@@ -226,7 +227,7 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
 
 
 def _parts(sent: Sent) -> Iterator[Sent]:
-    """Splits an entry with many statements. Raises DamagedData."""
+    """Splits an entry with many statements (such as deployments). Raises DamagedData."""
     first, *more = [*in_parts(sent.decoded)] or [()]
     yield replace(sent, statements=tuple(statement.encoded for statement in first))
     yield from (sent_with(statements, is_own=sent.is_own) for statements in more)
@@ -266,7 +267,7 @@ def _drafts(store: Store, sent: Sequence[Sent], size: int, *, local: bool) -> li
 
 
 def _note_restored(store: Store, draft: _ReceivedEntry) -> None:
-    """Records which versions get their absent states or dropped weights back."""
+    """Notes in the draft which versions get their missing states or dropped weights."""
     ids = [CommitId(id_) for id_ in draft.sent.restored]
     for id_ in ids:
         if not store.snapshot.has_commit(id_):
@@ -286,17 +287,16 @@ def _note_restored(store: Store, draft: _ReceivedEntry) -> None:
 
 
 def _check_bases(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool) -> None:
-    """Checks that dropped weights can be recomputed.
+    """Checks that dropped weights can be recomputed by repeating the training.
 
-    Weights are recomputed from *bases*: versions that the training needs. If a base is missing in a
-    fetch, the version counts as forgotten by a rule, because the base may have been forgotten here.
-    The version is restored later together with its base. If a base is missing in a push, raises
-    WeightsDropped.
+    The training needs the states of other versions, the *bases*. If a base is missing in a fetch,
+    the version without weights counts as forgotten, because this repository may have forgotten the
+    base. If a base is missing in a push, raises WeightsDropped.
     """
     fresh = {commit.id for draft in drafts for commit in draft.fresh}
     arriving = {version.commit.id for draft in drafts for version in draft.versions}
     without_weights = [(d, v.commit) for d in drafts for v in d.versions if v.dropped]
-    for draft, commit in without_weights:  # a base precedes the versions trained from it
+    for draft, commit in without_weights:  # bases come before the versions trained from them
         for needed in availability.leading_on(store, commit.needs, arriving):
             is_stored = needed not in fresh and availability.forgotten(store, needed) is None
             if needed in arriving or is_stored:
@@ -315,7 +315,7 @@ def _check_bases(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool)
 def _append_records(
     graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_ReceivedEntry]
 ) -> None:
-    """Appends the records of every entry, except records whose contents are all stored here."""
+    """Appends the records of every entry, except records whose contents are stored already."""
     source = _Source(iter(parts))
     for draft in drafts:
 
@@ -331,7 +331,7 @@ def _append_records(
 def take_records(packs: PackWriter, parts: Iterable[Bytes], size: int) -> tuple[Region, ...]:
     """Appends ``size`` bytes of records without verification.
 
-    Returns the regions of packs that have these records.
+    Returns the regions of packs to which the records were written.
     """
     source = _Source(iter(parts))
     for _ in _appended(packs, source, size, lambda _: True):
@@ -371,7 +371,7 @@ def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:
 
 
 class _Source(PartReader):
-    """The bytes of a slice's records. ``members``: number of contents and pieces read so far."""
+    """Reads a slice's records. ``members``: number of contents and pieces read so far."""
 
     members = 0
 
@@ -387,7 +387,7 @@ class _Source(PartReader):
         return b"".join(self.parts(size))
 
     def end(self) -> None:
-        """Reads to the end of the slice, so that the checksum is compared."""
+        """Reads to the end of the slice. This compares the checksum."""
         if len(self.read(1)):
             raise DamagedData("a slice has bytes after its last record")
 
@@ -396,7 +396,7 @@ class _Source(PartReader):
 
 
 class _Publication:
-    """Verifies the drafts, then publishes them in order. The refs move with the last draft."""
+    """Verifies the drafts, then publishes the drafts in order. Refs change with the last draft."""
 
     def __init__(
         self,
@@ -417,10 +417,10 @@ class _Publication:
         self.refused: list[RefusedDeployment] = []
 
     def run(self, packs: PackWriter) -> list[Recorded]:
-        """Returns the published entries. Raises Missing, DamagedData.
+        """Verifies and publishes all drafts, and returns the published entries.
 
-        Raises ConcurrentRewrite if maintenance replaced the journal meanwhile, because it may have
-        deleted bases of received deltas.
+        Raises Missing and DamagedData. Raises ConcurrentRewrite if maintenance replaced the journal
+        meanwhile, because maintenance may have deleted bases of received deltas.
         """
         generation = self._store.snapshot.generation
         self._store.require(self._proven().features)
@@ -444,7 +444,9 @@ class _Publication:
                 if self._entry(draft, draft.own) is not None:
                     yield partial(self._checked_entry, draft)
 
-        if len(self._drafts) > _AT_ONCE:  # later, only a concurrent change can be refused
+        # Check all drafts before the first draft is published. If the checks later fail, another
+        # process has changed the repository.
+        if len(self._drafts) > _AT_ONCE:
             for draft in self._drafts:
                 self._entry(draft, self._commits)
         done = list[Recorded]()
@@ -478,8 +480,8 @@ class _Publication:
     def _entry(self, draft: _ReceivedEntry, own: Collection[CommitId]) -> Entry | None:
         """The entry to record for a draft. None if the draft has nothing new.
 
-        Call it under the journal's lock. ``own``: versions that are stored with the entry. Raises
-        an error if a change is refused.
+        ``own``: new versions that the draft's statements may name. Raises an error if a change is
+        refused.
         """
         store, config, snapshot = self._store, self._config, self._store.snapshot
         entry = draft.entry(self._operation, store.now_ns())
@@ -508,10 +510,10 @@ class _Publication:
     def _reported(
         self, reports: Sequence[NodeReport], own: Collection[CommitId]
     ) -> Iterator[Deployment]:
-        """Deployments for new reports of nodes.
+        """Deployments that record new reports of nodes (machines that serve a model).
 
-        A node is a machine that serves a model. Only reports that a server collected have a sender
-        and a time of arrival. In a report from a sender with scopes, both fields are ignored.
+        A server that collects reports adds the sender and the time of arrival to a report. From a
+        client whose scopes are limited, these two fields are ignored.
         """
         for report in reports:
             commit, now_ns = CommitId(report.commit), self._store.now_ns()
@@ -540,11 +542,11 @@ class _Publication:
             )
 
     def _check_annotated(self, ids: Set[CommitId]) -> None:
-        """Raises RemoteRefused for annotated versions that the sender may not annotate.
+        """Raises RemoteRefused if the sender may not annotate one of these versions.
 
-        The sender may annotate versions that it sent, and versions that are reachable from refs
-        that it may push. A version that is reachable from a branch that the sender may not push is
-        refused.
+        If a branch that the sender may not push contains the version, the sender may not annotate
+        the version. Otherwise the sender may annotate versions that it sent, and versions in
+        branches and tags that it may push.
         """
         known = ids - self._commits.keys()
         if not known or allows(self._scopes, "admin"):

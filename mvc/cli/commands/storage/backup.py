@@ -1,8 +1,8 @@
 """``mvc backup``.
 
-Other processes may commit meanwhile. Every new byte is read back and checked before the copy is
-valid. To continue an interrupted backup, repeat the command. 'mvc restore' creates a repository
-from the copy. In a folder of 'mvc serve', all repositories and tokens are copied.
+Other processes may commit meanwhile. All copied bytes are read back and checked. To continue an
+interrupted backup, repeat the command. 'mvc restore' creates a repository from the copy. In a
+folder that 'mvc serve' serves, all repositories and tokens are copied.
 """
 
 from __future__ import annotations
