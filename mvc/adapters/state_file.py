@@ -60,7 +60,7 @@ class FileArrays(Struct, frozen=True):
 
 
 def array_of(spec: TensorSpec, data: memoryview) -> Array:
-    """An array over ``data``. If numpy does not have the dtype, the array has unsigned integers."""
+    """``data`` as an array. If numpy does not have the dtype, the array has unsigned integers."""
     if has_dtype(spec.dtype):
         return make_array(spec, data)
     words = np.dtype(f"<u{DTYPES[spec.dtype].itemsize}")

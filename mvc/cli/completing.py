@@ -17,7 +17,7 @@ from mvc.cli.session import Session
 from mvc.cli.topics import TOPICS
 from mvc.errors import MvcError
 
-_NEWEST = 100  # the newest versions, which are searched for names of metrics
+_NEWEST = 100  # number of newest versions that are searched for names of metrics
 
 _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 

@@ -183,9 +183,7 @@ def by_key(
 
 
 def zigzag(words: Words) -> None:
-    """Codes words in place so that small negative numbers become small: 0, -1, 1, -2 become 0, 1,
-    2, 3.
-    """
+    """Maps the words 0, -1, 1, -2, ... to 0, 1, 2, 3, ..., in place."""
     width = words.itemsize
     signed, signs = f"<i{width}", scratch_words("zigzag", len(words), width)
     np.right_shift(words.view(signed), 8 * width - 1, out=signs.view(signed))
@@ -225,7 +223,7 @@ def split(
 
 
 def _halved(data: Words, slot: str) -> list[Bytes]:
-    """Splits each word into halves, and these again, until the parts are bytes."""
+    """Splits each word into two halves, then each half, until the parts are bytes."""
     half = data.itemsize // 2
     if not half:
         return [data.view(np.uint8)]

@@ -554,7 +554,7 @@ def _read_ahead(paths: Sequence[Path]) -> None:
 
 
 class LateFlushes(FileSystem):
-    """A file system that flushes files only in ``flush``. A power loss before may destroy files."""
+    """A file system that flushes only in ``flush``. Before, a power loss may destroy new files."""
 
     def _written(self, path: Path, descriptor: int) -> WriteFile:
         return _Unflushed(path, descriptor, 0)

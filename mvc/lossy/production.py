@@ -26,7 +26,8 @@ class Decision(Struct, frozen=True):
     """Whether offered training weights became a version.
 
     ``production``: the weights that are live after the decision: the new weights if ``saved``,
-    otherwise the previous weights. Do not write to the arrays. ``reason``: the reason as a text.
+    otherwise the previous weights. Do not write to the arrays. ``reason``: a text that says why
+    the weights were saved or not.
     """
 
     saved: bool
@@ -60,7 +61,7 @@ class Production:
         self.live = previous
         self.dtypes = dtypes
         self._reducers = [Reducer(pipeline, exact)]
-        self._level = 0  # the guard's level that made the live weights
+        self._level = 0  # the level of exactness (of ``guard``) of the live weights
         self._every: Every | None = None
         self._drift: DriftDetector | None = None
         self._decay: ErrorDecay | None = None

@@ -111,7 +111,7 @@ class VersionHistory:
 
     @property
     def with_residue(self) -> set[CommitId]:
-        """Versions that were forgotten by name, and whose bytes may not all be deleted."""
+        """Versions that were forgotten by name, and of whose bytes some may still exist."""
         return {id_ for id_, named in self.forgotten.items() if named} - self.without_residue
 
     def _number(self, id_: CommitId) -> int:
@@ -126,7 +126,7 @@ class VersionHistory:
         return self._names[self._name_ends[position] : self._name_ends[position + 1]]
 
     def manifest(self, id_: CommitId) -> ManifestId | None:
-        """The manifest of a version; None if no entry publishes the version."""
+        """The manifest (list of files) of a version. None if no entry publishes the version."""
         number = self.numbers.get(id_)
         return None if number is None else self._manifests[number]
 
@@ -182,10 +182,10 @@ class VersionHistory:
 
         Maps the position of each changed entry to the new entry, or to None if the entry is
         deleted. ``entries``: all entries that were added. ``stay``: the versions that gc does not
-        delete. Of entries since ``cutoff_ns``, removes only marks and statements (for example
-        deployments) about deleted versions. Of older entries, also removes the deleted versions.
-        An older entry whose versions all stay can still be undone. Other older entries keep only
-        the present values of refs, and cannot be undone.
+        delete. From entries since ``cutoff_ns``, removes only statements about deleted versions,
+        such as deployments. From older entries, removes the deleted versions, too. An older entry
+        whose versions all stay can still be undone. Other older entries retain only the present
+        values of refs, and cannot be undone.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         undoable: set[int] = set()  # sequence numbers of older entries that can be undone

@@ -186,7 +186,7 @@ def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path])
 def _check_state(fs: FileSystem, building: Path, now: _Unfinished) -> None:
     """Deletes the data of an unfinished clone if the machine was rebooted since the clone began.
 
-    The reason: a power loss may have damaged unflushed files. Raises WouldOverwrite for an
+    After a power loss, files that were not flushed may be damaged. Raises WouldOverwrite for an
     unfinished clone of another URL.
     """
     before = None

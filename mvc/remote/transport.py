@@ -3,7 +3,7 @@
 A journal is the log of a repository's operations. A fetch or push copies journal entries from one
 repository, the *sender*, to another, the *receiver*. The entries are sent in *slices*. A slice is
 some entries with the records (encoded tensors and manifests) that these entries need. The receiver
-decodes and hashes all contents of a slice before it publishes the slice.
+decodes and hashes all tensors and manifests of a slice before it publishes the slice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RemoteHead(Struct, frozen=True, array_like=True):
     ``unnamed``: live versions, and the newest versions of interrupted pushes. ``protected``:
     patterns of targets. A deployment to such a target needs the scope ``admin``, or a scope that
     names the target without wildcards, even if ``scopes`` is empty. ``leads_on``: whether the
-    remote's journal contains the place in the request.
+    remote's journal contains the place that the caller named (``after``).
     """
 
     identity: bytes
@@ -75,18 +75,18 @@ class Wanted(Struct, frozen=True):
 
     ``after``: the receiver has the sender's journal up to this position. ``versions``: versions to
     send with their ancestors; by default all versions that refs and deployments reach. ``have``:
-    versions that the receiver has with their states. ``objects``: contents that the receiver
-    lacked in earlier attempts; they are not sent as deltas. ``restore``: versions that the receiver
-    has without their states, to send the states. ``without``: versions whose states the receiver
-    has purged, and refuses. ``due``: versions that the receiver has from another repository, to
-    send their statements (deployments, annotations, signatures). ``reports``: whether to send the
-    reports of nodes (machines that serve a model).
+    versions that the receiver has with their states. ``objects``: tensors and manifests that the
+    receiver lacked in earlier attempts; they are not sent as deltas. ``restore``: versions whose
+    states to send, although the receiver has the versions. ``without``: versions whose states the
+    receiver has purged, and refuses. ``due``: versions whose deployments, annotations and
+    signatures to send, although the receiver has the versions (from another repository).
+    ``reports``: whether to send the reports of nodes (machines that serve a model).
 
     ``live``: a target. If set, no history is sent. The answer is one slice with the live version
     of the target, its deployment, and the records of the file in ``paths`` (by default, of the only
-    model). With ``folder``, it has the records of all files at or below ``paths`` (by default, of
-    all files except training states). In such a request, ``have`` and ``objects`` refer only to
-    these files.
+    model). With ``folder``, the slice has the records of all files at or below ``paths`` (by
+    default, of all files except training states). If ``live`` is set, ``have`` and ``objects``
+    refer only to these files.
     """
 
     after: Place | None = None

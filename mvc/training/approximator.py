@@ -1,7 +1,7 @@
 """Approximates the states that a Recorder commits, and stores each state as a delta.
 
-A delta leads from the newest version to an approximation of the new state.
-The running training does not change. A training that resumes starts from the approximated state.
+A delta leads from the newest version to an approximation of the new state. The running training
+does not change. A training that resumes starts from the approximated state.
 """
 
 from __future__ import annotations

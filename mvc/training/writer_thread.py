@@ -78,7 +78,7 @@ class WriterThread(threading.Thread):
         self._named: CommitId | None = None  # the version from which the training resumed
         self._recording = recording
         self.production: ServedVersion | None = None
-        self._served: ServedVersion | None = None  # the version that ``_serve`` handed out
+        self._served: ServedVersion | None = None  # the version that ``_serve`` passed on
         self.durable = 0
         self.skipped = 0
         self.failed = 0

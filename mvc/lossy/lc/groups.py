@@ -2,8 +2,9 @@
 
 A lossy delta stores a *symbol* for each element of a tensor, and a table with the value of each
 symbol. The value approximates the *change* of the element, which is the new minus the old number.
-A *pattern* is the bits of a change as an unsigned integer of 4 or 8 bytes (2 for float16). A *key*
-is the high bits of a pattern: sign, exponent, and the first ``finer`` bits of the fraction.
+A *step* is the symbols of one tensor with the table. A *pattern* is the bits of a change as an
+unsigned integer of 4 or 8 bytes (2 for float16). A *key* is the high bits of a pattern: sign,
+exponent, and the first ``finer`` bits of the fraction.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 Data = memoryview | bytes | bytearray
 
 _TOO_LARGE = {"float64": 1023 + 480, "float32": 255, "bfloat16": 254, "float16": 31}
-"""A tensor is not quantised if the biased exponent of a change is as large as this number.
+"""A tensor is not quantised if a change has this biased exponent or a larger exponent.
 
 For float32 and float16, this exponent means infinity or NaN. For bfloat16 it is one less, because a
 sum may round to infinity. For float64 it is so small that a sum of squares fits into a float64.

@@ -1,9 +1,9 @@
 """Receives a slice of a fetch or push: journal entries with the records that these entries need.
 
-A record is encoded tensors and manifests. A pack is a file of records. The received records are
-appended to a pack. As long as no journal entry names these records, no other process reads them.
-``verify`` verifies the records. Then each received entry (a *draft*) becomes a journal entry. The
-last entry also has the changes of refs. If the process stops before, the next writer of the pack
+A record has encoded tensors and manifests. A pack is a file of records. The received records are
+appended to a pack. No other process reads these records before a journal entry names them. After
+``verify`` has verified the records, each received entry (a *draft*) becomes a journal entry. The
+last entry also has the changes of refs. If the process stops earlier, the next writer of the pack
 deletes the records.
 """
 

@@ -74,7 +74,7 @@ class InPlace(OneFile):
         remove(self._fs, self._next)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """The paths of the files with these paths in the version. Empty if ``at`` is set."""
+        """Converts paths in a version to paths on disk. Returns no paths if ``at`` is set."""
         if at is not None:
             return []
         return [self._place / path if self._is_folder else self._place for path in paths]

@@ -1,4 +1,4 @@
-"""Compares a model with the models of another version: for example, it is a "fine-tuned version".
+"""Finds how a model relates to the models of another version, for example "fine-tuned version".
 
 The kinds of relations are those of definition 3 of the MMlib paper. They follow from the names,
 dtypes, shapes and hashes of the tensors, so no tensor is read. Prefixes of wrappers (``module.``)

@@ -1,4 +1,4 @@
-"""Collects encoded pieces into records, and appends the records to a pack in another thread.
+"""Collects encoded pieces into records, and appends these to a pack (a file) in another thread.
 
 A piece is at most 32 MiB of a tensor or manifest. A record is a header and the encoded bytes of
 several pieces. A record is full when its pieces have 8 MiB or more before encoding. Full records
@@ -143,7 +143,7 @@ class RecordsInFlight:
         self._appending.clear()
 
     def _next_record(self, grouped: bool) -> _OpenRecord:
-        """Returns the open record, and opens a new one in its place."""
+        """Returns the open record, and opens a new record in its place."""
         record = self._open[grouped]
         self._open[grouped] = _OpenRecord(grouped, self._arenas.lend())
         return record

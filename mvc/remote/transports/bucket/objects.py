@@ -27,7 +27,7 @@ _DIGITS = 20
 _RECENT_SWAPS = 16
 _RECENT_NS = 24 * 3600 * 10**9
 _TRIES = 20
-_LONGEST = 1 << 20  # limit of bytes of a swapped object
+_LONGEST = 1 << 20  # maximum number of bytes of an object that ``swap`` changes
 
 
 class StoredObject(Struct, frozen=True):
@@ -109,7 +109,7 @@ class FolderObjects(Objects):
     def check_folder(self) -> None:
         """Raises RemoteUnreachable if the folder is missing.
 
-        The folder is never created, because the file system may just not be mounted.
+        A missing folder is not created, because its file system may not be mounted.
         """
         identity = self._fs.stat(self._folder)
         if identity is None or not identity.is_dir:
