@@ -1,7 +1,7 @@
-"""Tensors inside raw content: row-major bytes from offset and strides.
+"""Reads a tensor that is a view: a part of a larger storage, described by an offset and strides.
 
-Strides count elements. Strides are not negative, since torch has no negative strides. Bounds are
-checked again, because offset and strides may come from a damaged repository.
+As in torch, strides count elements and are not negative. Offset and strides are checked, because
+they may come from a damaged repository.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mvc.model.tensor import DTYPES, TensorSpec
 
 
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Element strides of a row-major tensor."""
+    """The strides of a row-major tensor, in elements."""
     strides, step = [], 1
     for n in reversed(shape):
         strides.append(step)
@@ -29,10 +29,10 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def extract(raw: memoryview, spec: TensorSpec, view: View) -> memoryview:
-    """The row-major bytes of a tensor inside ``raw``.
+    """The row-major bytes of a tensor that is a view of the storage ``raw``.
 
-    If the tensor is contiguous, the result is a slice of ``raw``. Raises DamagedData if the view
-    does not match the shape of ``spec`` or exceeds ``raw``.
+    If the tensor is contiguous, the result is a slice of ``raw``, not a copy. Raises DamagedData if
+    ``view`` does not match the shape of ``spec``, or exceeds ``raw``.
     """
     raw = raw.cast("B") if raw.nbytes else memoryview(b"")
     if len(view.strides) != len(spec.shape) or view.offset < 0 or min(view.strides, default=0) < 0:
@@ -42,7 +42,7 @@ def extract(raw: memoryview, spec: TensorSpec, view: View) -> memoryview:
         raise DamagedData("a tensor reaches outside its storage")
     if is_contiguous(spec.shape, view.strides):
         return raw[first : first + spec.nbytes]
-    import numpy as np  # only here: most reads need no array
+    import numpy as np  # imported late: few reads need numpy
 
     size = DTYPES[spec.dtype].itemsize
     inside = np.frombuffer(

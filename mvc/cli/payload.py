@@ -1,8 +1,9 @@
-"""Turns structs into JSON objects: defines fields, their order, and their keys.
+"""Turns results of commands (structs) into JSON, for ``--json``.
 
-A list of fields is a text. In this text, a field is written as ``key`` or ``key=attribute``. A time
-is written as ``key@`` or ``key@attribute``. The JSON of a time has ISO 8601 (UTC) under ``key``,
-and nanoseconds under ``key_ns``.
+A text such as ``"id bytes=size time@"`` lists the fields of a JSON object in order. ``id``: the key
+and the attribute of the struct have the same name. ``bytes=size``: the key ``bytes`` has the value
+of the attribute ``size``. ``time@`` or ``time@attribute``: a time, as ISO 8601 (UTC) under the key
+``time``, and in nanoseconds under ``time_ns``. The attribute of ``time@`` is ``time_ns``.
 """
 
 from __future__ import annotations
@@ -77,13 +78,13 @@ OWN_FIELDS = {
     "recorded@deployment.recorded_ns sequence=deployment.sequence id=deployment.id "
     "retracted=deployment.retracted signature version retraction problems",
 }
-"""The fields in JSON, for each class whose JSON does not have the same fields in the same order."""
+"""Maps the name of a class to its JSON fields. The JSON of other classes has all attributes."""
 
 
 def fields(value: Any, names: str = "") -> dict[str, Any]:
     """The JSON fields of ``value``.
 
-    ``names``: a list of fields, separated by spaces. By default, the list of its class.
+    ``names``: lists the fields, as described above. By default, the fields of the value's class.
     """
     values: dict[str, Any] = {}
     for key, read, is_moment in _readers(names or _names(value.__class__)):
@@ -93,7 +94,7 @@ def fields(value: Any, names: str = "") -> dict[str, Any]:
 
 @cache
 def _names(kind: type) -> str:
-    from mvc.api import Statement  # ``mvc.api`` is not needed to start the program
+    from mvc.api import Statement  # imported late, so that the program starts faster
 
     if issubclass(kind, Statement):
         return " ".join(("kind=name id subject commit author reason", *kind.body))
@@ -117,7 +118,7 @@ def stamped(key: str, time_ns: int | None) -> dict[str, str | int | None]:
 
 
 def plain(value: Any) -> Any:
-    """The value in types of JSON. Ids become hexadecimal, NaN and infinities become words."""
+    """Converts a value to types of JSON: ids to hexadecimal texts, NaN and infinities to words."""
     if isinstance(value, Struct):
         value = fields(value)
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""Temporary folders for retraining versions, below ``.mvc/retraining``.
+"""Temporary folders below ``.mvc/retraining``, in which mvc trains a version again.
 
-Each folder has a file that its process keeps locked. If the file is not locked, the process was
-killed, and the next call of ``work_folder`` deletes the folder. Only folders that ``work_folder``
-made are deleted. Symbolic links are not followed.
+Each folder has a lock file, which is locked while a process uses the folder. If a process was
+killed, its lock file is not locked any more. Then the next call of ``work_folder`` deletes the
+folder. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def work_folder(store: Store) -> Iterator[Path]:
 
 
 def clear_leftovers(store: Store) -> None:
-    """Deletes the folders of processes that have ended."""
+    """Deletes the folders of processes that were killed."""
     fs, parent = store.fs, store.folder / SCRATCH
     info = fs.stat(parent, follow=False)
     if info is None or not info.is_dir:
@@ -69,6 +69,6 @@ def clear_leftovers(store: Store) -> None:
 def _delete(fs: FileSystem, folder: Path) -> None:
     with suppress(MvcError):
         info = fs.stat(folder, follow=False)
-        if info is not None and info.is_dir:  # not, for example, a pipe
+        if info is not None and info.is_dir:  # other files with such a name are not deleted
             fs.remove_tree(folder)
         fs.unlink(folder.with_suffix(_LOCK), missing_ok=True)

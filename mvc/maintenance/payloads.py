@@ -1,4 +1,4 @@
-"""Which stored payloads (encoded bytes of tensors) must be decoded to recover a version."""
+"""Lists the payloads (encoded bytes of tensors) that must be decoded to recover a version."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def decoded(
     wanted: Mapping[_N, int],
     last_step: Callable[[_N], tuple[int, Part, _N | None, Sequence[_N]]],
 ) -> list[tuple[int, list[Part]]]:
-    """For each piece to decode: its raw bytes, and the payloads on its path.
+    """Returns, for each piece to decode, its size and the payloads that recover it.
 
-    Includes the inputs of predictions that no path of a wanted piece contains. ``wanted``: maps a
-    piece to its raw bytes. ``last_step``: returns for a piece its raw bytes, the last payload of
-    its path, the piece before that payload, and the pieces from which an optimizer's step predicts
-    it.
+    ``wanted``: maps the pieces of a version to their sizes. ``last_step``: takes a piece; returns
+    its size, the payload that yields the piece, the piece from which this payload starts (None for
+    a full record), and input pieces, from which an optimizer's step predicts the piece. The result
+    includes input pieces that are not wanted.
     """
     walks, done, waiting = list[tuple[int, list[Part]]](), set[_N](), list(wanted)
-    for position, node in enumerate(waiting):  # inputs are appended meanwhile
+    for position, node in enumerate(waiting):  # the loop appends inputs to ``waiting``
         parts = list[Part]()
         current: _N | None = node
         while current is not None and (position < len(wanted) or current not in done):

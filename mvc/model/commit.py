@@ -1,7 +1,7 @@
-"""A commit: manifest, root, parents, author, time, message, metrics, params, needs, run.
+"""A commit: the record of a version, with its parents, author, message, metrics and params.
 
-A commit's id is the hash of its canonical bytes. These bytes do not say how the data of tensors are
-stored. So repacking never changes an id.
+A commit contains the hash of the list of its files. A commit's id is the hash of its bytes. These
+bytes do not say how tensors are stored (in full or as deltas), so repacking never changes an id.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _OTHER_FORM = "it is not in canonical form"
 
 
 class Commit(Struct, frozen=True, dict=True):
-    """A commit. ``time_ns``: ns since 1970, UTC. ``zone_minutes``: the author's offset from UTC.
+    """A commit. ``manifest``: the id of the list of files. ``root``: a hash over all tensors.
 
-    ``pipeline``: the requested preset or pipeline text. ``code``: the git commit of the working
-    folder, or empty. ``dirty``: whether files in the folder differed from this git commit, or git
-    did not answer in time. ``params``: texts, such as hyper-parameters. ``needs``: other versions
-    that a replay of the recipe needs, such as data sets. ``attached``: the first parts of the names
-    of attachments (other files stored with the version). ``run``: the name of the training.
+    ``time_ns``: ns since 1970, UTC. ``zone_minutes``: the author's offset from UTC. ``pipeline``:
+    how the tensors should be stored. ``code``: the git commit of the working folder, or empty.
+    ``dirty``: whether the folder differed from this git commit, or git did not answer in time.
+    ``needs``: versions that are needed to train this version again, such as data sets.
+    ``attached``: top-level names of attachments (such as code). ``run``: the name of the training.
     """
 
     manifest: ManifestId
@@ -112,8 +112,7 @@ class Commit(Struct, frozen=True, dict=True):
         )  # fmt: skip
         if any(a >= b for a, b in pairwise(needs)):
             raise reader.fail(_OTHER_FORM)
-        # ``data`` is canonical: the reader accepts one form of each field, and all orders were
-        # checked.
+        # ``data`` is canonical: each field has a single valid form, and all orders were checked.
         commit.__dict__["encoded"] = data
         return commit
 
@@ -145,9 +144,9 @@ def read_params(reader: Reader) -> dict[str, str]:
 
 
 def _names(reader: Reader, most: int) -> Iterator[str]:
-    """Yields the names of a table. After each name, the caller reads the value of this name.
+    """Yields the names of a table. After each name, the caller must read the value of this name.
 
-    Refuses names that are not in strictly ascending order.
+    Raises DamagedData if the names are not in strictly ascending order.
     """
     previous = None
     for _ in range(reader.count(most)):

@@ -1,8 +1,8 @@
-"""BLAKE3-256 with domain tags and length-prefixed parts.
+"""Computes ids: the id of a tensor or another object is a BLAKE3-256 hash of its content.
 
-Every id in mvc is ``digest(tag, part, ...)``. The tag prevents equal ids of objects of different
-kinds. The lengths prevent equal ids of two lists of parts that have the same bytes in sequence
-(docs/format.md, "Identities").
+An id is the hash of a tag and of the parts of the object. The tag names the kind of the object, so
+objects of different kinds have different ids. The length of each part is hashed before the part. So
+the parts ``ab, c`` and the parts ``a, bc`` have different ids (docs/format.md, "Identities").
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ _TAG_BLOB = b"mvc.blob.1"
 # blake3 starts threads. For fewer bytes than this, threads take more time than they save.
 _PARALLEL_BYTES = 1 << 20
 ONE_CALL = 64 << 10
-"""Up to this size, one hash call on a copy of all bytes is faster than a hasher object."""
-# The buffer is never written. So the operating system maps the whole buffer to one page of zeros,
-# which stays in the CPU cache.
+"""A tensor of at most this size is copied and hashed in one call, which is faster."""
+# The operating system maps this buffer, which is never changed, to one page of zeros.
 _ZEROS = memoryview(bytes(PIECE))
 
 
@@ -44,7 +43,7 @@ _first_process = lru_cache(maxsize=1)(os.getpid)
 def hash_threads(*, parallel: bool) -> int:
     """Thread count for ``blake3``.
 
-    In a forked process the count is 1, because blake3 would wait for threads of the parent process.
+    In a forked process the count is 1: blake3 would wait for threads that only the parent has.
     """
     return blake3.AUTO if parallel and _first_process() == os.getpid() else 1
 
@@ -57,10 +56,10 @@ def _prefix(spec: TensorSpec) -> bytes:
 
 
 class BlobHasher:
-    """Computes the param hash of a tensor from pieces of its bytes (row-major, little-endian).
+    """Computes the id of a tensor from pieces of its bytes (row-major, little-endian).
 
-    The param hash is BLAKE3-256 over tag, dtype name, shape and bytes. Dtype and shape are
-    included so that zeros of shape (2, 3) and zeros of shape (3, 2) have different hashes.
+    The id is the hash of a tag, the dtype name, the shape and the bytes. So zeros of shape (2, 3)
+    and zeros of shape (3, 2) have different ids.
     """
 
     def __init__(self, spec: TensorSpec, *, parallel: bool = False) -> None:
@@ -77,7 +76,7 @@ class BlobHasher:
 
 
 def blob_id(spec: TensorSpec, data: Bytes, *, parallel: bool = False) -> BlobId:
-    """The param hash of a whole tensor."""
+    """The id of a tensor with these bytes."""
     if spec.nbytes <= ONE_CALL:
         return BlobId(blake3(_prefix(spec) + data).digest())
     hasher = BlobHasher(spec, parallel=parallel)
@@ -86,7 +85,7 @@ def blob_id(spec: TensorSpec, data: Bytes, *, parallel: bool = False) -> BlobId:
 
 
 def raw_blob_id(data: Bytes) -> BlobId:
-    """The id of bytes outside of tensors (dtype ``raw``)."""
+    """The id of bytes that are not a tensor. Such bytes have the dtype ``raw``."""
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     return blob_id(TensorSpec("raw", (view.nbytes,)), view, parallel=True)
 
@@ -98,7 +97,7 @@ def zeros(length: int) -> memoryview:
 
 @lru_cache(maxsize=256)
 def zero_blob_id(spec: TensorSpec) -> BlobId:
-    """The param hash of a tensor of zeros."""
+    """The id of a tensor of zeros."""
     hasher = BlobHasher(spec, parallel=True)
     for start in range(0, spec.nbytes, PIECE):
         hasher.update(zeros(min(PIECE, spec.nbytes - start)))
@@ -106,7 +105,7 @@ def zero_blob_id(spec: TensorSpec) -> BlobId:
 
 
 def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
-    """Yields (start, length) of every piece (at most ``PIECE`` bytes) of a tensor's bytes.
+    """Divides a tensor's bytes into pieces of at most ``PIECE`` bytes. Yields (start, length).
 
     An empty tensor has one empty piece.
     """
@@ -117,10 +116,10 @@ def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
 def verify_pieces(
     id_: bytes, spec: TensorSpec, read: Callable[[int, int], memoryview], wrong: MvcError
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yields (start, bytes) of every piece of a content (a tensor's bytes), and checks the hash.
+    """Yields (start, bytes) of every piece of a tensor. Raises ``wrong`` if its id is not ``id_``.
 
-    ``read(start, length)`` returns a piece. If the hash is not ``id_``, raises ``wrong`` after the
-    last piece was yielded. Until then the yielded bytes are not verified.
+    ``read(start, length)``: returns a piece. ``wrong`` is raised after the last piece, so the
+    caller must not trust any piece before the end of the iteration.
     """
     hasher = BlobHasher(spec, parallel=True)
     for start, length in pieces(spec):

@@ -1,8 +1,8 @@
-"""Records the environment of a training (what affects the bits of its weights), and compares
-environments.
+"""Records the environment of a training, and compares environments.
 
-``capture`` starts no process and uses no network. Equal environments have equal bytes, so the
-environment of several commits is stored once.
+The environment is the software, hardware and settings that affect the bits of the weights: for
+example the versions of packages, the CPU, and the number of threads. It is stored with the version
+as the attachment ``environment.json``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "environment.json"
 """Name of the attachment with the environment."""
 
 _SCHEMA = "mvc.environment/1"
-_MOST = 4 * MIB  # maximum bytes of an environment; with 400 packages it has 12 kB
+_MOST = 4 * MIB  # limit of bytes of an environment; usually it has some 12 kB
 _PROC = 1 << 16  # bytes read of a file in /proc
 
 Grade: TypeAlias = Literal["exact", "compatible", "ignored"]
@@ -45,8 +45,8 @@ _EXACT = (
 _COMPATIBLE = (
     "python.release", "cpu.model", "threads.between_operations", "gpu.count", "gpu.driver",
     "platform.libc", "packages",
-    # The effect of these variables is recorded as cpu.capability and threads.torch. A hash seed
-    # affects only the order of sets.
+    # The effect of the first three variables is recorded as cpu.capability and threads.torch. A
+    # hash seed affects only the order of sets.
     "variables.ATEN_CPU_CAPABILITY", "variables.MKL_NUM_THREADS", "variables.OMP_NUM_THREADS",
     "variables.PYTHONHASHSEED",
 )  # fmt: skip
@@ -56,10 +56,10 @@ _GRADES: dict[str, Grade] = {
     **dict.fromkeys(_COMPATIBLE, "compatible"),
     **dict.fromkeys(_IGNORED, "ignored"),
 }
-"""The grade of a field or of a whole section. docs/commands/diff.md explains the grades."""
+"""Maps a field or a section to its grade. docs/commands/diff.md explains the grades."""
 
 _VARIABLES = re.compile(
-    # Excludes variables that name files, because a replay of a training sets all recorded ones.
+    # A replay of a training sets the recorded variables. So variables that name files are excluded.
     r"(?!OMP_TOOL|CUDNN_(?:HOME|PATH|ROOT|LOG|FRONTEND_LOG)|\w+_(?:FILE|DIR|DUMP|PROFILE))(?:"
     "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|CUDA_VISIBLE_DEVICES|CUDNN_[A-Z0-9_]+|"
     "(?:DNNL|KMP|MKL|OMP|ONEDNN)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED|"
@@ -80,9 +80,7 @@ SETTINGS = {
 
 
 class EnvironmentDifference(Struct, frozen=True):
-    """A field that differs. ``recorded`` and ``other``: the values as text; None if the field is
-    missing.
-    """
+    """A field that differs. ``recorded``, ``other``: its values, or None if it is missing."""
 
     field: str
     grade: Grade
@@ -91,7 +89,7 @@ class EnvironmentDifference(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """The differences between two environments, by grade and field."""
+    """The differences between two environments, sorted by grade and field."""
 
     differences: tuple[EnvironmentDifference, ...]
 
@@ -107,10 +105,10 @@ class Comparison(Struct, frozen=True):
 
 
 class Environment(Struct, frozen=True):
-    """Sections of fields, such as ``{"torch": {"version": "2.13.0"}}``.
+    """An environment: sections of fields, such as ``{"torch": {"version": "2.13.0"}}``.
 
-    ``used``: installed packages that the version's model imports. The versions of these packages
-    must be equal.
+    ``used``: packages that the model imports. Different versions of such a package have the grade
+    ``exact``.
     """
 
     sections: Mapping[str, Mapping[str, Value]]
@@ -179,10 +177,10 @@ def chooses_kernels(variable: str) -> bool:
 
 
 def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables for a new process.
+    """The environment variables for a process that replays a training.
 
-    Variables that choose kernels have the recorded values. All other variables are as in
-    ``present``.
+    Variables that select kernels have the ``recorded`` values. All other variables have the values
+    in ``present``.
     """
     wanted = recorded.sections.get("variables", {})
     present_values = {name: value for name, value in present.items() if not _is_set(name)}
@@ -256,7 +254,7 @@ def _processor() -> str | None:
 
 @cache
 def _graphics() -> dict[str, Value]:
-    """NVIDIA's cards and driver from the driver's own files, without initialising CUDA."""
+    """NVIDIA's cards and driver, from files of the driver. CUDA is not initialised."""
     driver = Path("/proc/driver/nvidia")
     version = _first_match(_read(driver / "version"), r"Kernel Module(?: for \S+)?\s+([0-9.]+)")
     cards: Collection[str] = ()
@@ -281,9 +279,9 @@ def _first_match(text: str, pattern: str) -> str | None:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """Yields the installed packages and versions, from the names of their metadata folders.
+    """Yields the installed packages and their versions, from the names of metadata folders.
 
-    If several folders of ``sys.path`` have a package, the first counts, as for ``import``.
+    If several folders of ``sys.path`` have a package, the first folder counts, as for ``import``.
     """
     fs, packages = FileSystem(), dict[str, str]()
     for folder in sys.path:
@@ -344,9 +342,7 @@ def _torch_build() -> dict[str, Value]:
 
 
 def _setting(read: Callable[[], Any]) -> Any:
-    """Reads a setting. None if this torch lacks the setting, or if its values contradict each
-    other.
-    """
+    """Calls ``read``, which reads a setting of torch. None if torch raises an error."""
     try:
         return read()
     except (AttributeError, RuntimeError):

@@ -1,9 +1,9 @@
 """Runs code from a repository, after the user has trusted it. No other module of mvc does this.
 
-The files become modules in memory, below a package named by the hash of the files. Nothing is
-written, ``sys.path`` is unchanged, and several versions of a file can be loaded at once. If a
-stored file imports a stored module, the stored module is loaded, even with
-``importlib.import_module``. Any other import loads an installed package.
+The stored source files of a version become modules in memory, below a package that is named by the
+hash of the files. So different versions of a file can be loaded in one process. Nothing is written
+to disk. If a stored file imports a module that is stored, too, the stored module is loaded. Any
+other import loads an installed package.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
 from mvc.names import printable
 
 FOLDER = "code/"
-"""Prefix of the attached names of source files."""
+"""Prefix of the names of source files. A commit stores these files as attachments."""
 
 _ROOT = "mvc_stored_"
 _NAME = re.compile(r"code(?:/[^\W\d]\w*)+\.py")
 
 
 def file_of(module: str, *, package: bool = False) -> str:
-    """The attached name of a module's file: ``code/nets/resnet.py``."""
+    """The name under which a module's file is stored: ``code/nets/resnet.py``."""
     return FOLDER + module.replace(".", "/") + ("/__init__.py" if package else ".py")
 
 
 def is_code(name: str) -> bool:
-    """Whether an attached name is that of a source file that can be imported."""
+    """Whether an attachment with this name is a source file that can be imported."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_utf8(source: bytes) -> bool:
-    """Whether Python reads a file as UTF-8, so that readers see the code that runs.
+    """Whether Python reads a source file as UTF-8.
 
-    The first lines of a file may declare another encoding, in which a comment could contain code.
+    A file may declare another encoding. Python could then run code that a reader sees as a comment.
     """
     try:
         return detect_encoding(BytesIO(source).readline)[0] in {"utf-8", "utf-8-sig"}
@@ -58,10 +58,11 @@ def is_utf8(source: bytes) -> bool:
 
 
 class StoredCode:
-    """The source files of a version, and the packages that the files import.
+    """The source files of a version.
 
-    ``files``: maps attached names to sources. Raises CannotBuild for invalid module names,
-    encodings other than UTF-8, and too many or too large files.
+    ``files``: maps names such as ``code/nets/resnet.py`` to sources. ``packages``: maps the
+    packages that the files import to versions. Raises CannotBuild for invalid names, for encodings
+    other than UTF-8, and for too many or too large files.
     """
 
     def __init__(self, files: Mapping[str, bytes], packages: Mapping[str, str]) -> None:
@@ -107,7 +108,7 @@ class StoredCode:
         return loaded
 
     def failed(self, problem: str, error: BaseException) -> CannotBuild:
-        """The error for stored code that has raised ``error``, with file and line."""
+        """Turns an error of stored code into CannotBuild, with the file and line that raised it."""
         label, where = self._label(""), ""
         for frame, line in walk_tb(error.__traceback__):
             file = frame.f_code.co_filename
@@ -151,9 +152,7 @@ class StoredCode:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """``__import__`` for stored modules. A stored module is preferred to an installed
-        module.
-        """
+        """``__import__`` for stored modules: prefers a stored module to an installed module."""
         top = name.partition(".")[0]
         if level or top not in self._tops:
             module = builtins.__import__(
@@ -185,13 +184,14 @@ class _Importlib(ModuleType):
 
 
 _LOADED: dict[str, StoredCode] = {}
-"""The stored code loaded in this process, by root: loaded functions may import more modules
-later.
+"""Maps the name of a root package to its stored code.
+
+Stored code is never removed, because a loaded function may import a module at any later time.
 """
 
 
 def stored_code_of(module: str) -> StoredCode | None:
-    """The stored code of a loaded module; None for any other module."""
+    """The stored code to which a module belongs; None for a module that is not stored."""
     return _LOADED.get(module.partition(".")[0])
 
 

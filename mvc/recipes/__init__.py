@@ -1,8 +1,7 @@
 """Replayable trainings: mvc can compute the weights of a version again from a recipe.
 
 A recipe contains the code, the data sets and the settings of a training. A replay runs the training
-again. The public functions are in the modules ``verbs``, ``dataset`` and ``weights``.
-``mvc.models`` stores how a model is built. ``mvc.probing`` compares two runs of a model.
+again. This module exports the public functions of the package.
 """
 
 from __future__ import annotations

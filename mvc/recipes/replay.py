@@ -1,11 +1,9 @@
-"""Replays a version's recipe (runs its training again) in another process, and verifies the
-weights.
+"""``mvc retrain``: runs the training of a version again (a replay), and verifies the weights.
 
-A replay that reproduces the weights bit for bit is a proof of the recipe. A training starts from
-the weights of another version, its base. If these weights are not stored, the base is replayed
-first. All versions are trained one after another, in forks of one process if possible. The process
-works in a folder below ``.mvc/retraining``, which is locked while in use. A folder without a lock
-was left by a killed process; the next replay or ``gc`` deletes the folder.
+A version's *recipe* says how it was trained: the code, the data, and the base. The base is the
+version whose weights the training starts from. If the weights of the base are not stored, the base
+is replayed first. Trainings run in another process. If a replay reproduces the weights of a version
+bit for bit, this is recorded as a *proof* of the recipe.
 """
 
 from __future__ import annotations
@@ -53,9 +51,9 @@ from mvc.types import Progress
 
 _LOG = 1 << 16  # bytes read from the end of the training's output
 _SHOWN = 5
-_CALL = 200  # maximum characters of a call in a message
-_ENDING = 10  # seconds in which a process must end after the training is done
-_ORPHAN = 1.0  # seconds in which a fork must end after its parent was killed
+_CALL = 200  # limit of characters of a function call in a message
+_ENDING = 10  # seconds within which a process must end after the training
+_ORPHAN = 1.0  # seconds within which a fork must end after its parent was killed
 _SILENT = 5.0  # seconds without an event until ``progress`` reports that mvc is waiting
 _FAILURES: dict[str, type[MvcError]] = {
     error.__name__: error for error in (CannotBuild, DamagedData, StateForgotten)
@@ -67,8 +65,7 @@ class ReplayOptions(Struct, frozen=True):
 
     ``trusted``: only the stored code of these versions may run. ``start``: the weights of the base
     version. Without ``start``, a base that is not stored is trained first. ``tolerance``: accept
-    weights that differ from the stored weights by at most this number. Different weights are no
-    proof of the recipe.
+    weights that differ from the stored weights by at most this number.
     """
 
     trusted: Collection[CommitId] = ()
@@ -89,8 +86,8 @@ class ReplayOptions(Struct, frozen=True):
 class TensorDifference(Struct, frozen=True):
     """A tensor that a replay did not reproduce.
 
-    ``distance``: how far the tensor is from the original; None if the original is not stored, or if
-    its dtype or shape is different.
+    ``distance``: the difference from the original tensor; None if the original is not stored, or if
+    it has another dtype or shape.
     """
 
     name: str
@@ -106,12 +103,11 @@ class TensorDifference(Struct, frozen=True):
 class Retrained(Struct, frozen=True):
     """A version that was replayed and verified.
 
-    ``file``: the resulting file. ``state``: its content, in the form that ``checkout`` returns.
-    ``replayed``: the versions that were trained, in order; a base that was not stored comes first.
-    ``seconds`` and ``steps``: duration and optimizer steps of this version's training.
-    ``differences``: texts about differences from the recorded environment. ``not_finite``: tensors
-    with an infinite value or NaN. ``distance``: None if all bits are those of the version;
-    otherwise the largest difference between an element and the stored element.
+    ``file``: the resulting file. ``state``: its content, as ``checkout`` returns it. ``replayed``:
+    the trained versions, in order (bases before ``commit``). ``seconds``, ``steps``: duration and
+    optimizer steps of this version's training. ``differences``: describe differences from the
+    recorded environment. ``not_finite``: tensors with an infinity or NaN. ``distance``: None if all
+    bits are equal to the version's; otherwise the largest difference of an element.
     """
 
     commit: CommitId
@@ -139,7 +135,7 @@ class Retrained(Struct, frozen=True):
 
 
 def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
-    """The versions to train, each after its base. ``commit`` is the last of these versions."""
+    """The versions to train, in order: bases that are not stored, then ``commit``."""
     order = [commit]
     while True:
         recipe = recipe_of(repo, order[-1])
@@ -157,11 +153,10 @@ def replaying(
 ) -> Iterator[Retrained]:
     """Trains a version, and yields the verified state. Bases that are not stored are trained first.
 
-    During the block, the version can be read like a stored one. If the repository is writable, each
-    version that was reproduced bit for bit is recorded as proven. Raises NotTrusted for an
-    untrusted version, before any code runs; CannotRetrain if a training is impossible or fails;
-    RetrainingDiffers if the weights differ from those of the version. ``worker``: an existing
-    process to use.
+    During the block, the version can be read like a stored version. If the repository is writable,
+    proofs are recorded. Raises NotTrusted for an untrusted version, before any code runs;
+    CannotRetrain if a training is impossible or fails; RetrainingDiffers if the resulting weights
+    differ from the version's weights. ``worker``: an existing process to use.
     """
     need_torch("training a version again")
     order = [commit] if options.start is not None else _order(repo, commit)
@@ -186,7 +181,7 @@ def replaying(
             replay.run(base, process)
             base = str(replay.result)
             if version != commit:
-                replay.proven()  # raises here, so that the error names the base that differs
+                replay.proven()  # raises RetrainingDiffers for the base
         assert replay is not None
         file = replay.proven()
         if (distance := replay.distance) is not None:
@@ -214,8 +209,7 @@ def replaying(
 def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[CommitId]) -> None:
     """Raises NotTrusted, which names each untrusted version whose code would run.
 
-    ``recipes``: the recipe of each version to train. A base comes before the versions trained from
-    it.
+    ``recipes``: maps the versions to train to their recipes. The requested version is last.
     """
     *bases, commit = recipes
     unnamed = {version: recipes[version] for version in recipes if version not in trusted}
@@ -251,7 +245,7 @@ def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[Co
 
 
 class _Replay:
-    """The training of one version from its base. ``where``: the environment in one line."""
+    """The replay of one version from its base. ``where``: the replay's environment in one line."""
 
     def __init__(
         self,
@@ -287,8 +281,9 @@ class _Replay:
             )
 
     def _prepare(self, base: str, worker: ReplayProcess) -> tuple[Job, dict[str, str]]:
-        """Returns the job and the environment variables. Compares data sets and code with the
-        recipe.
+        """Returns the job for the process, and the environment variables of the process.
+
+        Raises an error if data sets or code of the recipe are missing or changed.
         """
         repo, commit, recipe = self._repo, self._commit, self._recipe
         carrier = recipe.carrier(commit)
@@ -377,11 +372,10 @@ class _Replay:
         return printable(lines[-1])[:300] if lines else ""
 
     def proven(self) -> StateFile:
-        """Returns the resulting file. Raises RetrainingDiffers if the file is not that of the
-        version.
+        """Returns the resulting file. Raises RetrainingDiffers if its weights differ.
 
-        If all bits are equal, records a proof, together with the environment. With the option
-        ``threads``, which overrides the recorded number of threads, no proof is recorded.
+        Records a proof if all bits are equal, unless the option ``threads`` overrides the recorded
+        number of threads.
         """
         try:
             file = self._checked(self._commit, self.done.seconds, self.result)
@@ -408,8 +402,9 @@ class _Replay:
         result.unlink()
 
     def _checked(self, commit: CommitId, seconds: float, result: Path) -> StateFile:
-        """Reads the file ``result``. Raises RetrainingDiffers if its tensors are not those of the
-        version.
+        """Reads the file ``result``, and compares its tensors with those of the version.
+
+        Raises RetrainingDiffers if they differ.
         """
         with FileSystem().open_read(result) as source:
             file = StateFile.of(parse(source, "result.pt").nested())
@@ -475,13 +470,11 @@ def _among(prefix: str, texts: Sequence[str], between: str = ", ") -> str:
 
 
 class ReplayProcess:
-    """The process that runs jobs (trainings to replay).
+    """The process that runs jobs (trainings to replay), one after another.
 
-    The process runs one job after another while the environment variables stay the same.
-
-    Jobs and events go through a pipe. The process ends when this object closes the pipe. After
-    ``deadline``, no more events are read. ``folder`` contains the log of the process, and copies of
-    data sets.
+    A pipe sends jobs to the process, and events of the training back. A job with other environment
+    variables starts a new process. After ``deadline``, no more events are read. ``folder`` contains
+    the log of the process, and copies of data sets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -494,7 +487,7 @@ class ReplayProcess:
         self._places: dict[Data, Path] = {}
 
     def place(self, repo: Repository, data: Data) -> Path:
-        """The path of a data set for the process. Raises the errors of ``dataset.place``."""
+        """The path at which the process finds a data set. Raises as ``dataset.place`` does."""
         if data not in self._places:
             folder = self._folder / "data" / str(len(self._places))
             self._places[data] = dataset.place(repo, data, folder)
@@ -522,11 +515,9 @@ class ReplayProcess:
             self._pipe.send_bytes(json.encode(job))
 
     def events(self) -> Iterator[Event | None]:
-        """Yields the events of the process until the process is idle. Yields None after each
-        interval without an event.
+        """Yields the events of the process. Yields None after some seconds without an event.
 
-        Stops at the deadline. Stops, too, when the process has ended, even if a child of that
-        process has the pipe open.
+        Stops when the process is idle or has ended, and at the deadline.
         """
         while not self._idle and (left := self.deadline - time.monotonic()) > 0:
             if self._pipe.poll(min(left, _SILENT)):
@@ -565,7 +556,7 @@ class ReplayProcess:
         process.kill()
         process.wait()
         self.deadline = time.monotonic() + _ORPHAN
-        for _ in self.events():  # waits until a fork that was busy has ended and closed the pipe
+        for _ in self.events():  # waits until a busy fork of the process has ended
             pass
         self._pipe.close()
         self._process, self._idle = None, False

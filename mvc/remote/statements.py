@@ -1,11 +1,9 @@
-"""Selects the statements that a sender sends, and the statements that a receiver admits.
+"""Fetch and push: selects the statements to send, and the received statements to record.
 
-A *statement* is an immutable record: a deployment, an annotation, a tombstone (a purge). A receiver
-admits statements in any order, and skips statements that it has. Repositories with the same
-statements give the same answers, in whatever order these arrived. A statement about an unknown
-subject is skipped, because it is sent again together with its subject. A deployment of an unknown
-version is refused. In a push, a deployment is refused, too, if the deployment that it replaces is
-not live at the receiver.
+A *statement* is an immutable record about a version or about another statement (its subject).
+Examples are a deployment, an annotation, and a tombstone (a purge). A receiver skips statements
+that it has, and statements about an unknown subject. It refuses a deployment of an unknown version.
+In a push, it refuses a deployment if the deployment that it replaces is not live here.
 """
 
 from __future__ import annotations
@@ -38,15 +36,14 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import check_moment, format_time, whole_second
 
-# Limit of deployments to a target with the same hybrid logical time. Sorting reads all of them.
+# Limit of deployments to one target at one hybrid logical time.
 _AT_ONE_TIME = 16
 _PART = 50  # limit of statements that are admitted under one lock of the journal
 Among = Callable[[CommitId], bool]
 _ABOUT = [kind for kind in KINDS if kind not in {Deployment, Tombstone}]
-"""Kinds of statements that are sent together with their subject.
+"""The kinds of statements that the index finds by their subject.
 
-The list lacks two kinds. A tombstone (purge) can be sent without its subject. Deployments are found
-by another index, ``deployments_of``.
+Deployments have another index (``deployments_of``). Tombstones are sent without their subject.
 """
 
 
@@ -60,10 +57,11 @@ def statements_to_send(
     *,
     reports: bool = False,
 ) -> tuple[Statement, ...]:
-    """The statements of an entry about versions for which ``among`` is true.
+    """The statements of a journal entry to send.
 
-    If ``among`` is None, all statements are selected. Tombstones are always selected. Reports of
-    nodes (machines that serve a model) are selected only with ``reports``.
+    ``among``: says whether statements about a version are sent; None: all statements are sent.
+    Tombstones are always sent. Reports of nodes (machines that serve a model) are sent only with
+    ``reports``.
     """
 
     def travels(statement: Statement) -> bool:
@@ -82,8 +80,8 @@ def version_of(
 ) -> CommitId | None:
     """The version that a statement is about, directly or through its subject.
 
-    The subject of a statement is a version, or a statement that has a subject itself. None if a
-    subject is unknown. ``unpublished``: statements that are not yet recorded and may be subjects.
+    The subject of a statement is a version or another statement, which has a subject, too. None if
+    a subject is unknown. ``unpublished``: statements outside the journal that may be subjects.
     """
     at = _first_subject(snapshot, statement, unpublished, lambda row: row.commit is not None)
     return None if at is None else at.commit
@@ -95,9 +93,9 @@ def _first_subject(
     unpublished: Sequence[Statement],
     matches: Callable[[Statement], bool],
 ) -> Statement | None:
-    """The first statement that ``matches``, or None if a subject is unknown.
+    """Goes from a statement to its subject, and so on, until a statement ``matches``.
 
-    Candidates are the statement itself, its subject, the subject of its subject, and so on.
+    None if a subject is unknown.
     """
     at: Statement | None = statement
     while at is not None and not matches(at):
@@ -137,7 +135,7 @@ def about(snapshot: Snapshot, versions: Collection[CommitId]) -> list[int]:
 
 
 def tombstones(snapshot: Snapshot, start: Position) -> Iterator[tuple[Statement, ...]]:
-    """The tombstones of each entry from ``start`` on, oldest first, in small parts."""
+    """Yields the tombstones of all entries after ``start``, oldest first, in small parts."""
     every = snapshot.stating(Tombstone) if start == GENESIS else snapshot.entries(start)
     stones = (recorded.entry.of(Tombstone) for recorded in every)
     return (part for statements in stones for part in in_parts(statements))
@@ -156,8 +154,8 @@ def in_parts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, ...]]
 class Admitted(Struct):
     """The received statements that are new here, and the changes of states that they cause.
 
-    ``retained``: versions with a new tombstone whose states are still needed, and therefore not
-    deleted.
+    ``retained``: versions with a new tombstone. Their states are not deleted, because the
+    repository still needs these states.
     """
 
     statements: list[Statement] = field(default_factory=list)
@@ -167,7 +165,7 @@ class Admitted(Struct):
     def versions(self, snapshot: Snapshot) -> set[CommitId]:
         """The versions that these statements are about.
 
-        Tombstones and statements about targets are not considered.
+        Tombstones, and statements about a target, are left out.
         """
         rows = (s for s in self.statements if not s.target and not isinstance(s, Tombstone))
         versions = (
@@ -178,7 +176,7 @@ class Admitted(Struct):
         return {version for version in versions if version is not None}
 
     def targets(self, snapshot: Snapshot) -> set[str]:
-        """The targets that these statements, or the deployments that they sign, are about."""
+        """The targets of these statements. A signature has the target of the signed deployment."""
         every = (_target_of(snapshot, row, self.statements) for row in self.statements)
         return {target for target in every if target}
 
@@ -191,13 +189,11 @@ def _target_of(snapshot: Snapshot, statement: Statement, unpublished: Sequence[S
 
 
 def admit(store: Store, statements: Iterable[Statement], own: Collection[CommitId]) -> Admitted:
-    """Selects the received statements to record.
+    """Selects the received statements to record. The caller must hold the lock of the journal.
 
-    ``own``: versions that arrive together with the statements.
-
-    Call it under the journal's lock. Raises RemoteRefused for a time too far in the future, and for
-    two deployments to one target; HistoryMissing for a deployment of an unknown version;
-    InvalidName; InvalidTime; WrongUsage.
+    ``own``: versions that arrive together with the statements. Raises RemoteRefused for a time too
+    far in the future, and for two deployments to one target; HistoryMissing for a deployment of an
+    unknown version; InvalidName; InvalidTime; WrongUsage.
     """
     snapshot, now_ns = store.snapshot, store.now_ns()
     admitted, targets = Admitted(), set[str]()
@@ -251,7 +247,7 @@ def _check_deployment(store: Store, deployment: Deployment, own: Collection[Comm
 
 
 def check_target(target: str) -> None:
-    """Raises InvalidName for a target that accepts neither deployments nor reports."""
+    """Raises InvalidName for an invalid name of a target."""
     check_ref("deployment target", target)
     if is_report(target) and target.count("/") < 2:
         raise InvalidName(
@@ -289,11 +285,11 @@ def check_clock(time_ns: int, now_ns: int, subject: str) -> None:
 def compared(
     snapshot: Snapshot, statements: Sequence[Statement], standings: Standings
 ) -> tuple[tuple[Statement, ...], tuple[RefusedDeployment, ...]]:
-    """Splits the statements of a push into statements to admit, and refused deployments.
+    """Splits the statements of a push into statements to record, and refused deployments.
 
     A deployment or retraction is refused if the deployment that it replaces is not live here.
-    ``statements``: the statements of one operation that the sender itself recorded. ``standings``:
-    finds the live deployments. Call it under the journal's lock.
+    ``statements``: the statements of one operation in the sender's repository. ``standings``: finds
+    the live deployments. The caller must hold the lock of the journal.
     """
     refused: list[RefusedDeployment] = []
     for target in {row.target for row in statements if row.target}:
@@ -320,7 +316,7 @@ def compared(
 def without(
     statements: Sequence[Statement], removed: Container[StatementId]
 ) -> tuple[Statement, ...]:
-    """The statements without the statements ``removed`` and their signatures."""
+    """Leaves out the statements with the ids ``removed``, and signatures of these statements."""
     return tuple(
         row
         for row in statements
@@ -330,7 +326,7 @@ def without(
 
 
 def _counts(snapshot: Snapshot, statement: Statement) -> bool:
-    """Whether a deployment or retraction changes anything here."""
+    """Whether a deployment or retraction changes anything in this repository."""
     if isinstance(statement, Retraction):
         is_known = snapshot.statement(statement.subject) is not None
         return is_known and not snapshot.is_subject(Retraction, statement.subject)
@@ -351,8 +347,8 @@ def to_restore(
 ) -> tuple[CommitId, ...]:
     """The versions among ``ids`` whose states are absent here and may be stored again.
 
-    Raises StateForgotten for a purged state. ``is_local_request``: whether the hint of the error is
-    for a fetch.
+    Raises StateForgotten for a purged state. ``is_local_request``: whether this repository, not a
+    remote, requests the states. This changes only the hint of the error.
     """
     marks = [(id_, availability.recorded_absence(snapshot, id_)) for id_ in ids]
     for id_, mark in marks:
@@ -367,7 +363,7 @@ def to_restore(
 
 
 class Purged(Container[CommitId]):
-    """The versions whose states must not be sent: purged versions, and those in ``without``."""
+    """Versions whose states must not be sent: all purged versions, and ``without``."""
 
     def __init__(self, snapshot: Snapshot, without: Collection[CommitId]) -> None:
         self._snapshot, self._ids = snapshot, {*without}
@@ -377,6 +373,6 @@ class Purged(Container[CommitId]):
         return id_ in self._ids or self._snapshot.is_subject(Tombstone, id_)
 
     def contains_all_of(self, recorded: Recorded) -> bool:
-        """Whether an entry published versions, and this container has all of them."""
+        """Whether an entry published versions, and the states of all these must not be sent."""
         published = recorded.entry.commits
         return bool(published) and all(commit.id in self for commit in published)

@@ -1,8 +1,8 @@
-"""A file whose tensors are computed from stored versions, piece by piece.
+"""A file whose tensors are computed from stored versions, such as the average of versions.
 
 ``commit({entry.path: StateFile(DerivedFile(...))}, options=CommitOptions(parents=...))`` stores the
 file. ``export(..., derived=Manifest([file.entry]), parts=file.parts)`` writes the file to disk.
-Only the pieces that are being computed are in memory.
+The file is computed in pieces, so it is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.store.store import Store
 
 Compute: TypeAlias = Callable[[int, int, memoryview], None]
-"""``compute(content, start, out)`` fills ``out`` with the piece of a content at ``start``.
+"""``compute(content, start, out)`` fills ``out`` with the piece at ``start`` of a tensor's bytes.
 
-``compute`` is called for whole pieces (``mvc.model.hashing.pieces``). ``compute`` must be
-deterministic, because it may be called several times for a piece.
+``content``: the position of the tensor's bytes in ``entry.contents``. ``mvc.model.hashing.pieces``
+defines the pieces. ``compute`` may be called several times for a piece, with equal results.
 """
 
 
 class DerivedFile(ParsedFile):
-    """The file ``entry``, in which ``compute`` replaces the contents at the positions ``computed``.
+    """The stored file ``entry``, with new contents (tensor bytes) at the positions ``computed``.
 
-    Names, layout, skeleton (the bytes outside of tensors) and checksums are those of ``entry``.
-    Every other content is the stored content with the id in ``entry``. A commit does not read such
-    contents. Call ``check_available`` first, because these contents may be forgotten or dropped.
-    ``parts`` maps the ids of computed contents (in the attribute ``entry``) to functions that read
-    these contents. ``skeleton``: replaces the skeleton of ``entry``.
+    ``compute`` computes the new contents. All other contents must be stored: call
+    ``check_available`` first. ``skeleton``: new bytes outside of tensors. The attribute ``entry``
+    describes the new file. The attribute ``parts`` maps the id of each new content to a function
+    that reads the content.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class DerivedFile(ParsedFile):
         self._skeleton = skeleton
 
     def read(self, content: int, start: int, out: memoryview) -> None:
-        """Fills ``out`` with bytes of a content from ``start`` on. Computes whole pieces."""
+        """Fills ``out`` with bytes of a content from ``start`` on."""
         make = partial(self._compute, content)
         if content in self.stored:
             make = partial(self._store.recovery.piece, self.stored[content])
@@ -80,5 +79,5 @@ class DerivedFile(ParsedFile):
                 part[:] = whole[first - begin : end - begin]
 
     def skeleton(self) -> bytes:
-        """The skeleton that was passed, or the skeleton of ``entry``."""
+        """The new skeleton, or else the skeleton of the stored file."""
         return self._skeleton or skeleton_of(self._store.recovery, self.entry)

@@ -1,4 +1,7 @@
-"""The charts of an overview: metrics, bytes and deployments by version on one axis."""
+"""The charts of the page that ``mvc report`` writes: metrics, stored bytes and deployments.
+
+All charts have the same x axis: times, or version numbers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ _LESS_IS_BETTER = {
     "loss", "losses", "mae", "mape", "mse", "msle", "nll", "perplexity", "ppl", "rmse", "rmsle",
     "smape", "wer",
 }  # fmt: skip
-_PLACES, _FEW, _CROWDED = 400, 5, 4  # _CROWDED versions for each used position are too many
+# The time axis has _PLACES positions. It is too crowded if at least _FEW versions are shown, and if
+# there are more than _CROWDED versions for each used position.
+_PLACES, _FEW, _CROWDED = 400, 5, 4
 
 
 class Charts(Struct, frozen=True, dict=True):
@@ -36,21 +41,21 @@ class Charts(Struct, frozen=True, dict=True):
 
     @cached_property
     def by(self) -> By:
-        """The chosen axis. By default time, or version numbers if too many versions share a
-        position.
+        """The x axis that the user chose. By default, the axis is time, or version numbers if too
+        many versions would share a position in time.
         """
         return self.shown.view.by or ("version" if self._crowded() else "time")
 
     @cached_property
     def axis(self) -> Axis:
-        """From the first to the last version or deployment in the period."""
+        """The x axis, from the first to the last version or deployment of the period."""
         return Axis.of(
             [*map(self._place, self.shown.versions), *map(self._moment, self._starts())], self.by
         )
 
     @property
     def note(self) -> str | None:
-        """A sentence with the name of the axis, if mvc selected it and it is not time."""
+        """Says that the axis shows version numbers, unless the user chose this axis."""
         if self.by == "time" or self.shown.view.by is not None:
             return None
         return (
@@ -59,7 +64,7 @@ class Charts(Struct, frozen=True, dict=True):
 
     @cached_property
     def legend(self) -> list[Legend]:
-        """The names of the lines, if there are several."""
+        """The names of the curves (branches and training runs), if there are several curves."""
         colours = self._colours
         names: list[str] = []
         for name, colour in colours.items():
@@ -76,14 +81,14 @@ class Charts(Struct, frozen=True, dict=True):
         value: Callable[[Commit], float | None],
         unit: Callable[[float], str] = number,
     ) -> Line:
-        """The chart of a value over all versions that have this value.
+        """A line chart of ``value``, over the versions for which ``value`` is not None.
 
-        There is a curve for every branch and every training run.
+        Each branch and each training run has a curve.
         """
         return Line(title, self._curves(value), unit, links=self.links)
 
     def metric(self, name: str) -> Line:
-        """The chart of a metric over all versions that have it. Marks the best version."""
+        """A line chart of a metric. The version with the best value is marked."""
         curves = self._curves(lambda commit: self.shown.history.metrics[commit.id].get(name))
         return Line(printable(name), curves, best=self._best(name), links=self.links)
 
@@ -92,7 +97,7 @@ class Charts(Struct, frozen=True, dict=True):
         return Line(title, [Curve("", points)], whole_number)
 
     def stored(self, stats: Mapping[CommitId, VersionStats]) -> Bars:
-        """The bytes that versions added, by kind."""
+        """A bar chart of the bytes that each version added, by kind (``KINDS``)."""
         rows = [(self._place(c), stats[c.id].bytes) for c in self.shown.versions if c.id in stats]
         kinds = {label: [(x, n[kind]) for x, n in rows] for kind, label in KINDS.items()}
         return Bars("stored bytes", kinds, lambda value: size(round(value)))
@@ -131,8 +136,8 @@ class Charts(Struct, frozen=True, dict=True):
     def _moment(self, time_ns: int) -> int:
         """The position of a time on the axis.
 
-        On an axis of version numbers, this is the number of the last version until this time. The
-        present is after the last version.
+        On an axis of version numbers, this is the number of the newest version at this time. The
+        present has a position after all versions.
         """
         if self.by == "time":
             return time_ns
@@ -150,8 +155,8 @@ class Charts(Struct, frozen=True, dict=True):
 
     @cached_property
     def _colours(self) -> dict[str, int]:
-        """Maps each line to its colour. The lines with the newest versions have colours of their
-        own.
+        """Maps the name of each curve to its colour. The curves with the newest versions have
+        different colours. All older curves share one colour.
         """
         names = [self.shown.lines[c.id] for c in reversed(self.shown.versions)]
         head = self.shown.history.head.commit
@@ -174,8 +179,8 @@ class Charts(Struct, frozen=True, dict=True):
         return sorted(curves, key=lambda curve: curve.colour)
 
     def _fork(self, commit: Commit, value: Callable[[Commit], float | None]) -> list[Point]:
-        """The value of the version at which a branch forks, as the first point of the branch's
-        curve.
+        """The first point of a branch's curve: the value of the version from which the branch
+        forks. Empty if there is no such value.
         """
         parent = self.shown.history.versions.get(commit.parents[0]) if commit.parents else None
         if parent is None or commit.run or parent.run or not self.shown.view.shows(parent):
@@ -210,5 +215,5 @@ def metrics_of(shown: Overview) -> list[str]:
 
 
 def whole_number(value: float) -> str:
-    """A whole number."""
+    """Formats a value of an axis of whole numbers."""
     return f"{round(value):,}"

@@ -1,7 +1,7 @@
-"""report: the history as one HTML file, without scripts or network access.
+"""``mvc report``: writes the history of a repository as one HTML page with charts and tables.
 
-Parts of the page that grow with the history are truncated or summed, and the page says so. The
-constants below are the limits.
+The page has no scripts and loads nothing from the network. The constants below limit the sizes of
+tables and charts. The page says how much it leaves out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mvc.types import PathName, Progress
 _ROWS, _DEPLOYMENTS = 1000, 500  # rows of the two tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
-_SHADES, _LEAST = 9, math.log(10) / 2  # the scale of shades spans at least a factor of ten
-_CURVE = 1000  # versions; for more, planning takes seconds
+_SHADES, _LEAST = 9, math.log(10) / 2  # the shades of the heat map span at least a factor of ten
+_CURVE = 1000  # limit of versions for the storage curve, whose computation would take seconds
 _DEPLOYED = ("version", "target", "kind", "from", "until", "by", "why")
 
 _HEAD = (
@@ -68,9 +68,9 @@ def write_report(
 ) -> str:
     """The history as one HTML page, written atomically to ``path`` if a path is given.
 
-    Charts go from ``since`` to ``until``, inclusive. ``by="version"``: the x axis has version
-    numbers. ``by=None``: it has times, or version numbers if too many versions would share a
-    position in time. Computing distances between layers takes at most about ``layer_seconds``.
+    Charts go from ``since`` to ``until``, inclusive. ``by``: whether the x axis has times or
+    version numbers; None: times, or version numbers if too many versions would share a position in
+    time. ``layer_seconds``: time limit for computing distances between versions, layer by layer.
     ``progress`` counts the versions.
     """
     fs = FileSystem()
@@ -86,7 +86,7 @@ def write_report(
 def page(
     repo: Repository, view: Excerpt, *, seconds: float, progress: Progress | None = None
 ) -> str:
-    """The HTML document. Computing distances between layers takes at most ``seconds``."""
+    """The HTML document. ``seconds``: as ``layer_seconds`` of ``write_report``."""
     check_seconds("layer_seconds", seconds)
     shown, (total, stats) = overview(repo, view), repo.storage.by_version()
     history = shown.history
@@ -161,9 +161,8 @@ def _counts(overview_: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
 
 
 def _listed(shown: Overview) -> list[Commit]:
-    """The versions of the table, newest first.
-
-    These are the ``_ROWS`` newest versions, and all versions that have a name.
+    """The versions of the table, newest first: the ``_ROWS`` newest versions, and all versions
+    that a ref names or that are live.
     """
     newest = shown.versions[::-1]
     named = shown.history.names.keys() | shown.history.live.keys()
@@ -236,7 +235,7 @@ def _deployments(shown: Overview, anchors: Collection[CommitId]) -> str:
 
 
 def _storage_curve(repo: Repository, versions: int) -> str:
-    """A chart of the layouts that ``mvc repack`` can choose: size and worst recovery time."""
+    """A chart of the size and worst recovery time of each layout that ``mvc repack`` can choose."""
     if versions > _CURVE:
         return _left_out(1, f"storage curve, because of more than {_CURVE:,} versions")
     curve = repo.storage.curve()
@@ -289,9 +288,9 @@ def _folded(measured: Sequence[VersionChange]) -> str:
 
 
 def _groups(keys: Iterable[str]) -> dict[str, str]:
-    """The row of each tensor: its name, or a prefix of the name.
+    """Maps each tensor to its row of the heat map: its name, or a prefix of its name.
 
-    The prefix is the longest with which there are few enough rows.
+    Prefixes are as long as possible for at most ``_LAYERS`` rows.
     """
     names = list(dict.fromkeys(keys))
     for depth in range(max((name.count(".") for name in names), default=0) + 1, 0, -1):
@@ -305,7 +304,7 @@ def _groups(keys: Iterable[str]) -> dict[str, str]:
 def _by_group(
     layers: Mapping[str, tuple[float, int] | None], groups: Mapping[str, str]
 ) -> dict[str, float]:
-    """The root mean square change of each row with a comparable tensor."""
+    """Maps each row of the heat map to the root mean square change of its elements."""
     sums: dict[str, list[float]] = {}
     for key, pair in layers.items():
         if pair is not None:

@@ -1,9 +1,9 @@
-"""The server's protocol as an ASGI application.
+"""The ASGI application of ``mvc serve``: answers requests of mvc on other machines.
 
-The requests are ``v1/head``, ``v1/live``, ``v1/send`` and ``v1/receive``. The same application
-answers over TLS, a Unix socket and the pipes of ssh. Slow work runs in threads. Meanwhile the
-server sends empty frames (parts of an answer, see ``mvc.remote.wire``), so that the client sees
-that the server is alive. Text of a request is checked or escaped before it is logged.
+The requests are ``v1/head`` (the current refs), ``v1/live`` (which version is live on a
+target), ``v1/send`` (a fetch) and ``v1/receive`` (a push). An answer consists of frames (see
+``mvc.remote.wire``). Slow work runs in threads. During this work, the server sends empty frames, so
+that the client sees that the server is alive.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from mvc.transport import Place, Received, Sent, Slice, Wanted, scopes, slices, 
 from mvc.types import Bytes
 
 PROOFS = 4
-"""Limit of slices (parts of pushes) in verification. More requests get the status 503."""
+"""Limit of pushes that are verified or wait for verification. More requests get the status 503."""
 _PROCESSORS = 4  # number of CPUs for each running verification
 SENDS = 16
 """Limit of concurrent answers with slices (parts of fetches)."""
 WORKING = 8
-"""Limit of threads that compute these answers."""
+"""Limit of threads that compute answers with slices."""
 READERS = 256
 """Limit of cached answers that are sent concurrently. More requests wait."""
 UPLOADS = 64
-"""Limit of concurrent requests with parts of slices."""
+"""Limit of concurrent requests that upload parts of pushes."""
 WAITING = 4096
-"""Limit of requests that wait for the next live version."""
+"""Limit of requests that wait until another version is live."""
 WATCHES = 256
-"""Limit of targets (places where a version is live) with waiting requests."""
+"""Limit of targets for which requests wait."""
 LONGEST_HEAD = 32 << 10
 """Limit of bytes of the URL and the headers of a request."""
 _POLL = 0.1
@@ -80,9 +80,10 @@ METRICS: scopes.Action = "metrics"
 
 
 class Application:
-    """Serves the repositories of a folder. ``stopping``: returns whether the server stops.
+    """Serves the repositories of a folder. ``stopping``: returns whether the server is stopping.
 
-    ``gather``: seconds for which reports of nodes (machines that serve a model) are collected.
+    ``gather``: for how many seconds reports of nodes (machines that serve a model) are collected
+    before they are recorded.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Application:
         self._proofs = 0
         self._sends, self._uploads, self._waits = map(Places, (SENDS, UPLOADS, WAITING))
         self._watched, self._readers = map(Places, (WATCHES, READERS))
-        # Separate threads, so that slow work does not delay heads.
+        # Separate threads for short work, so that slow work does not delay it.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(WORKING, thread_name_prefix="mvc-slices")
         # A verification uses many CPUs and much memory, so only few run concurrently.
@@ -130,9 +131,9 @@ class Application:
     def _answering(
         self, endpoint: Callable[[Request, Served, Caller], Awaitable[Response]] | None
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Adds authentication, errors and logs to an endpoint.
+        """Adds authentication, error answers and logs to an endpoint.
 
-        If ``endpoint`` is None, answers with metrics.
+        If ``endpoint`` is None, the answer is the metrics.
         """
 
         async def answer(request: Request) -> Response:
@@ -159,7 +160,7 @@ class Application:
             except Exception as error:  # a bug; its text may contain data of the request
                 log_event("mvc.server", _bug(error), level="error")
                 response = _problem(MvcError("internal error"), 500)
-            response.headers["Cache-Control"] = "no-store"  # a cache would bypass tokens
+            response.headers["Cache-Control"] = "no-store"  # a cache would answer without a token
             verb = printable(request.url.path.rpartition("/")[2])[:20]
 
             def note() -> None:
@@ -191,7 +192,9 @@ class Application:
     ) -> None:  # fmt: skip
         """Counts and logs a request after the end of its answer."""
         seconds = time.monotonic() - begun
-        kind = outcome.partition(":")[0].replace(" ", "-")  # without the line number of a bug
+        kind = outcome.partition(":")[0].replace(
+            " ", "-"
+        )  # an internal error has a line number after the colon
         self._counters.answered(verb if verb in _VERBS else "other", status, kind, seconds)
         client = printable(request.client.host) if request.client else ""
         method = printable(request.method)
@@ -234,8 +237,8 @@ class Application:
     async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
         """Answers with the mark of a target's live version.
 
-        A mark is a text that changes with the version. If the client has the current mark, waits
-        until the mark changes.
+        A mark is a text that changes when another version is live. If the request names the current
+        mark, waits until the mark changes.
         """
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
@@ -251,9 +254,9 @@ class Application:
     async def _next_mark(
         self, served: Served, target: str, known: str, seconds: float, *, caller: Caller
     ) -> str:
-        """Waits until the mark differs from ``known``.
+        """Waits until the mark differs from ``known``, and returns the mark.
 
-        Returns ``known`` if ``seconds`` pass before.
+        Returns ``known`` if the mark does not change within ``seconds``.
         """
         deadline = time.monotonic() + seconds
         key = served.name, target, known
@@ -270,9 +273,9 @@ class Application:
     async def _watch(
         self, served: Served, key: tuple[str, str, str], release: Callable[[], None]
     ) -> str:
-        """Polls for all requests that wait until the same mark changes. Returns the current mark.
+        """Reads the mark again and again until it changes, for all requests that wait for this.
 
-        The polling ends when the mark changes, or after the longest time that a request may wait.
+        Returns the mark. Stops after the longest time that a request may wait.
         """
         _, target, mark = key
         deadline = time.monotonic() + wire.WAIT
@@ -292,7 +295,7 @@ class Application:
         scopes.require(caller.scopes, "read")
         skip = _number(request.query_params.get("skip"))
         check = request.query_params.get("check", "")
-        # The body is read first: so a slow request does not count against the limit of answers.
+        # The body is read first, so that a slow request does not use up the limit of answers.
         wanted = wire.decode(Wanted, await _body(request))
         framed = partial(_framed, skip=skip, check=check)
         if not wanted.live:
@@ -301,7 +304,9 @@ class Application:
         key = await self._run(served.cache_key, wanted)
         pending = self._answers.find(key)
         is_cached = pending is not None
-        if pending is None:  # no await until ``add``: so no second request computes it
+        if (
+            pending is None
+        ):  # no await before ``add``, so that no other request computes this answer
             release = self._sends.acquire(caller)
             pending = asyncio.get_running_loop().run_in_executor(
                 self._long, partial(_answer, served, wanted, key)
@@ -320,7 +325,7 @@ class Application:
         *,
         caller: Caller,
     ) -> AsyncGenerator[bytes, None]:
-        """The frames of a cached answer, or of an answer that is computed for this request."""
+        """Yields the frames of a cached answer. If there is none, computes the answer."""
         async for row in _patiently(partial(asyncio.wait, {pending})):
             yield row
         answer = pending.result()
@@ -339,7 +344,7 @@ class Application:
     async def _rows(
         self, frames: Generator[bytes], executor: Executor | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The frames, computed in threads, one frame after the other."""
+        """Computes the frames in threads, and yields them."""
         try:
             while True:
                 work = partial(next, frames, b"")
@@ -357,7 +362,7 @@ class Application:
     ) -> AsyncGenerator[bytes, None]:
         """Yields empty data frames while a function runs in a thread, and then its result.
 
-        This generator ends only after the function has ended, even if the answer is aborted.
+        Even if the client disconnects, this generator ends only after the function has ended.
         """
         running = asyncio.get_running_loop().run_in_executor(executor, function)
         try:
@@ -392,7 +397,7 @@ class Application:
     ) -> _Frames:
         at, last = _number(request.query_params.get("at")), request.query_params.get("last") == "1"
         answer = await self._run(upload.answer)
-        if answer is not None:  # the client did not receive it before
+        if answer is not None:  # the push is recorded, but the client did not get the answer
             await _drained(request)
             return _Frames(_row(_answered(answer)))
         await self._append(request, served, upload, at)
@@ -428,10 +433,7 @@ class Application:
     async def _reported(
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[slices.NodeReport]
     ) -> _Frames:
-        """Publishes reports together with the reports of other nodes.
-
-        A client that gets no answer will send its reports again.
-        """
+        """Records the reports of a node together with the reports of other nodes."""
         request = Slice(slices.encode_entries([Sent(reports=tuple(reports))]), 0, ())
         try:
             scopes.check_news(caller.scopes, {report.target for report in reports})
@@ -486,12 +488,12 @@ class Application:
                     if buffer:
                         write(buffer)
             left = await self._run(upload.left)
-            if at == 0:  # the declared rest of the slice must fit, too
+            if at == 0:  # the rest of the slice must fit on the disk, too
                 await self._run(served.reserve, upload.id, left)
         except (InUse, MvcError) as error:
-            if not isinstance(error, InUse):  # an incomplete upload only uses disk space
+            if not isinstance(error, InUse):  # a failed upload would only use disk space
                 await self._run(upload.delete)
-            # If the body was not read, the client would see a broken connection, and no answer.
+            # The body is read to its end. Otherwise, the client would not see the answer.
             await _drained(request)
             raise
         finally:
@@ -608,7 +610,7 @@ def _bug(error: Exception) -> str:
 
 
 def _number(text: str | None) -> int:
-    """Parses a number in a query or header. Raises RemoteRefused."""
+    """Parses a number from a query or header. Raises RemoteRefused for anything else."""
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 18:
         raise RemoteRefused("a number is missing in the request")
     return int(text)
@@ -628,7 +630,7 @@ def _seconds(request: Request) -> float:
 
 
 async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """Yields the parts of the body as they arrive. Raises Denied if it is too long or too slow."""
+    """Yields the parts of the body. Raises Denied if the body is too long or too slow."""
     stream, now = aiter(request.stream()), time.monotonic
     stride, patience = _STRIDE, SILENCE
     while True:
@@ -666,17 +668,17 @@ def _answer(served: Served, wanted: Wanted, key: Hashable) -> Answer | None:
 
 
 def _sent(served: Served, wanted: Wanted) -> Iterator[Bytes]:
-    """The bytes of the slices, with an empty part at the end of each slice."""
+    """Yields the bytes of the slices, with an empty part after each slice."""
     for slice_ in served.transport.send(wanted):
         yield from slices.write(slice_)
         yield b""
 
 
 def _framed(parts: Iterator[Bytes], skip: int, check: str, size: int = MIB) -> Generator[bytes]:
-    """Yields frames with about ``size`` bytes of the slices, without the first ``skip`` bytes.
+    """Yields frames of about ``size`` bytes, without the first ``skip`` bytes of ``parts``.
 
-    ``check``: the BLAKE3 hash that the beginning of the skipped bytes must have. An empty part in
-    ``parts`` ends a frame.
+    The client has received the skipped bytes before. ``check``: the BLAKE3 hash of the beginning
+    of these bytes; another hash raises RemoteUnreachable. An empty part ends a frame.
     """
     hasher, checked, left = blake3(), wire.CHECKED, skip
     row = bytearray()

@@ -1,8 +1,8 @@
-"""The file ``format``: the version of a repository's format and the features that it uses.
+"""Reads and writes the file ``.mvc/format``: a repository's format version and its features.
 
-A feature is an addition to the format after the first release. It is recorded before the first byte
-that needs the feature is written. So a release that does not know the feature refuses the
-repository.
+A *feature* is an addition to the format that the first release of mvc does not know. mvc adds a
+feature to this file before it writes data that need the feature. So a release that does not know
+the feature refuses to read the repository, or only to write to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERSION = 1
 KNOWN = frozenset(
     {"blocks", "lc", "optim", "stages", *FORMATS.values(), *(kind.feature for kind in KINDS)}
 ) - {FIRST_RELEASE}
-"""Features that this release knows and the first release did not."""
+"""The features that this release knows."""
 _BARS_WRITING = "w-"
 _UPGRADE = "upgrade mvc"
 _MAX_SIZE = 4096
@@ -38,7 +38,7 @@ def format_line(features: frozenset[str] = frozenset()) -> bytes:
 
 
 def parse_format(data: bytes) -> frozenset[str]:
-    """The features in ``data``, the content of the file.
+    """The features in ``data``, the content of the file ``format``.
 
     Raises DamagedData. Raises UnsupportedFormat if the format or a feature is unknown.
     """
@@ -78,7 +78,7 @@ def _newer(unknown: str) -> UnsupportedFormat:
 
 
 def only_read(features: frozenset[str]) -> str:
-    """Why a repository with these features cannot be written; empty if it can be written."""
+    """Why mvc cannot write to a repository with these features; empty if it can."""
     unknown = ", ".join(sorted(features - KNOWN))
     return unknown and (
         f"this mvc can read the repository, but not write it: the repository uses {unknown}"
@@ -86,15 +86,15 @@ def only_read(features: frozenset[str]) -> str:
 
 
 def read_features(fs: FileSystem, folder: Path) -> frozenset[str]:
-    """Features of the repository folder ``folder``. Raises as ``parse_format`` does."""
+    """The features of the repository ``folder``. Raises the errors of ``parse_format``."""
     return parse_format(fs.read_bytes(folder / FORMAT, _MAX_SIZE))
 
 
 def add_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None:
-    """Records those of ``features`` that are not recorded yet. Call it under the journal's lock.
+    """Adds ``features`` to the file. The caller must hold the lock of the journal.
 
-    The change is durable on return. Raises UnsupportedFormat if ``features`` has a feature that
-    this release does not know, and ReadOnly if a feature that is recorded already forbids writing.
+    The change is durable on return. Raises ReadOnly if the file has a feature that this release
+    does not know. Raises UnsupportedFormat if ``features`` has an unknown feature.
     """
     present = read_features(fs, folder)
     if why := only_read(present):
@@ -104,5 +104,5 @@ def add_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None
 
 
 def write_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None:
-    """Records exactly these features. Call it under the journal's lock."""
+    """Writes the file with these features. The caller must hold the lock of the journal."""
     fs.write_atomic(folder / FORMAT, format_line(features))

@@ -1,7 +1,8 @@
-"""Determines which rule an optimizer's step used, on samples of the parameter and its states.
+"""Finds the formulas by which an optimizer's step changed a parameter and its optimizer states.
 
-A rule is a formula that predicts new values (``rules``). *Members* are the parameter and its
-states.
+The formula of Adam, for example, predicts the new parameter from the old parameter and the moments.
+mvc then stores only the difference between the prediction and the new values. A *rule* is such a
+formula. *Members* are the parameter and its states. Rules are tried on samples of the members.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from mvc.codecs.floats import Numbers
 from mvc.codecs.optim.kinds import ORDER, Input, RuleCandidate, candidates
 from mvc.codecs.optim.prediction import PREDICTED, Prediction
 
-_MOST = 1 << 14  # elements on which a candidate is tried
+_MOST = 1 << 14  # limit of elements on which a rule is tried
 
 
 class ChosenRule(Struct, frozen=True):
-    """The rule that predicts a member from its base (its older version) and from inputs.
+    """The best rule for a member. It predicts the member from its older version and ``inputs``.
 
-    ``exact``: the share of the sampled elements that are predicted in all bits.
+    ``exact``: the share of the sampled elements of which all bits are predicted.
     """
 
     prediction: Prediction
@@ -39,10 +40,9 @@ def choose_predictions(
 ) -> dict[str, ChosenRule]:
     """The rule that predicts each member best. Members that no rule predicts are left out.
 
-    ``old``, ``new``: the same sample of every member, all of one dtype. The names of members are
-    "param" and the names in torch's state. ``hypers``: the values of the parameter group, with
-    ``step``, first in the new version, then in the older one. A scheduler may have changed the
-    values.
+    ``old``, ``new``: map names to samples of the older and newer members, all of one dtype. The
+    names are "param" and the names in the state of torch's optimizer. ``hypers``: ``step`` and the
+    values of the parameter group (such as ``lr``) in the new version, then in the older version.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in PREDICTED:
@@ -63,7 +63,7 @@ def choose_predictions(
 def _arrays(
     candidate: RuleCandidate, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]
 ) -> list[Numbers] | None:
-    """The member's new values, base and inputs; None unless all exist and have one size."""
+    """Samples of the member's new values, old values and inputs; None if one is missing."""
     places = [(False, candidate.member), (True, candidate.member), *candidate.inputs]
     arrays = [(old if older else new).get(name) for older, name in places]
     whole = [a.reshape(-1) for a in arrays if a is not None]
@@ -75,7 +75,7 @@ def _arrays(
 
 
 def _tried(candidate: RuleCandidate, dtype: str, arrays: list[Numbers]) -> tuple[float, ChosenRule]:
-    """The size of the difference from the prediction, in bits per element, and the tried rule."""
+    """Tries a rule. Returns the size of its errors in bits per element, and the rule."""
     prediction = Prediction(candidate.rule, dtype, candidate.numbers)
     wanted, base, *inputs = (np.ascontiguousarray(a).view(np.uint8).data for a in arrays)
     out = bytearray(len(wanted))

@@ -1,6 +1,8 @@
-"""fsck, versions: checks every manifest (list of a version's files) and the objects it names.
+"""The part of ``mvc fsck`` that checks versions.
 
-With ``full``, all objects (tensors and other contents) are recovered and hashed.
+Each version has a manifest: the list of its files. fsck checks every manifest, and the objects that
+it names: tensors and other contents of files. With ``full``, fsck recovers and hashes all objects.
+Without ``full``, it only checks that undamaged stored data lead to each object.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
 
-_CACHE = 512 << 20  # bytes; recovering the next file may need as many
+_CACHE = 512 << 20  # limit of bytes of cached objects
 _MOST_NAMED = 1000  # the most versions, and the most tensors, that one problem lists
 _NO_RECORD = "no sound record can recover it"
 
@@ -32,19 +34,19 @@ _NO_RECORD = "no sound record can recover it"
 class ObjectCheck(Struct):
     """Checks whether objects can be recovered. ``full``: recovers them and compares the hashes.
 
-    ``sound``: the graph of sound payloads (stored data). ``suspects``: objects with a damaged
-    payload that may still decode to the right bytes. ``verdicts``: maps an object to its problem,
-    or to "" if the object is sound.
+    ``sound``: knows which objects the undamaged payloads (stored data) lead to. ``suspects``:
+    objects with a damaged payload, which may still decode to the right bytes. ``verdicts``: maps an
+    object to its problem, or to "" if the object is sound.
     """
 
     recovery: Recovery
     sound: StorageGraph
     suspects: Set[bytes]
     full: bool
-    report: Callable[[int, str], None]  # recovered bytes, and the object's name
+    report: Callable[[int, str], None]  # number of recovered bytes, and the object's name
     verdicts: dict[bytes, str] = field(default_factory=dict)
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
-    _cache: dict[bytes, memoryview] = field(default_factory=dict)  # the last used one is last
+    _cache: dict[bytes, memoryview] = field(default_factory=dict)  # in the order of use
 
     def verdict(self, id_: BlobId, spec: TensorSpec, name: str) -> str:
         """The problem of an object; empty if it is sound. Checks each object once."""
@@ -55,10 +57,7 @@ class ObjectCheck(Struct):
     def _examine(
         self, id_: BlobId, spec: TensorSpec, name: str, out: memoryview | None = None
     ) -> str:
-        """As ``verdict``, without the cache.
-
-        With ``full``, ``out`` gets the bytes of the object.
-        """
+        """As ``verdict``, without the cache. ``out``: with ``full``, gets the object's bytes."""
         if not self._is_reached(id_, spec):
             return "" if self._proves_itself(id_, spec) else _NO_RECORD
         if not self.full:
@@ -93,11 +92,10 @@ class ObjectCheck(Struct):
         return False
 
     def recover(self, entry: FileEntry) -> None:
-        """Recovers the contents of a file from the contents of earlier versions, and caches the
-        result.
+        """Recovers the objects of a file, and caches them for the next version of the file.
 
-        So a version in a long series of deltas needs only one more delta. If a recovery fails,
-        ``_examine`` finds the contents that are damaged.
+        The next version then needs only one delta, not all deltas since the last full record. If
+        the recovery fails, ``_examine`` finds the damaged objects.
         """
         requests: list[Request] = []
         names: dict[bytes, str] = {}
@@ -128,8 +126,8 @@ class ObjectCheck(Struct):
             size -= len(self._cache.pop(next(iter(self._cache))))
 
     def wrong_views(self, entry: FileEntry) -> Iterator[LogicalTensor]:
-        """Yields tensors that are views into a larger storage but differ from the
-        storage's bytes.
+        """Yields damaged views. A view is a tensor that is stored as a part of a larger storage.
+        It is damaged if this part does not have the tensor's hash.
         """
         viewed: dict[int, list[tuple[LogicalTensor, View]]] = {}
         for tensor in entry.tensors:
@@ -166,10 +164,10 @@ class VersionCheck(Struct):
     def check(
         self, commits: Iterable[Commit], dropped: Mapping[ManifestId, Container[str]]
     ) -> None:
-        """Checks the manifests and objects of all commits.
+        """Checks the manifests and objects of ``commits``.
 
-        ``dropped``: maps a manifest to the paths of files with dropped weights. Of such a file,
-        only the skeleton (the bytes outside its tensors) is stored.
+        ``dropped``: maps a manifest to the paths of files with dropped weights. For such a file,
+        only the skeleton (the bytes outside the tensors) is stored and checked.
         """
         holders: dict[ManifestId, list[Commit]] = {}
         for commit in commits:
@@ -202,9 +200,9 @@ class VersionCheck(Struct):
             tensors[tensor] = None
 
     def _manifest(self, id_: ManifestId, holders: list[Commit]) -> Manifest | None:
-        """Reads a manifest and compares it with the Merkle roots of its versions.
+        """Reads a manifest. Returns None if it is lost.
 
-        Returns None if the manifest is lost.
+        Checks that every commit in ``holders`` has the manifest's Merkle root.
         """
         if id_ in self.objects.suspects:
             self._use(id_, "its list of files", holders)
@@ -231,9 +229,7 @@ class VersionCheck(Struct):
         raise DamagedData(_NO_RECORD)
 
     def _file(self, entry: FileEntry, holders: list[Commit], *, dropped: bool) -> None:
-        """Checks the objects of a file. If the weights of the file are dropped, checks only the
-        skeleton.
-        """
+        """Checks the objects of a file. ``dropped``: whether its weights are dropped."""
         decode = self.objects.full and not dropped
         if decode:
             self.objects.recover(entry)
@@ -251,7 +247,7 @@ class VersionCheck(Struct):
 
 
 def named_blobs(entry: FileEntry) -> Iterator[tuple[BlobId, TensorSpec, str]]:
-    """Every object of a file with a readable name: ``path: key``."""
+    """Yields the id, spec and readable name (``path: key``) of each object of a file."""
     keys: dict[int, str] = {}
     for tensor in entry.tensors:
         keys.setdefault(tensor.content, tensor.key)

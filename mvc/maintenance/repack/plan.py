@@ -1,22 +1,21 @@
-"""Selections of codings: completed, so that everything can be recovered, and then measured.
+"""``mvc repack``: completes a selection of codings, measures it, and plans the repack.
 
-A *blob* is a tensor's bytes. A *coding* stores a piece of a blob, as a full record or as a delta. A
-layout selects codings by version. But versions share blobs, and not every delta is reversible. So
-after the selection, a blob may have no path (series of codings) that recovers it. ``completed``
-repairs this in steps:
+A *blob* is a tensor's bytes. A *coding* is a stored form of a piece of a blob: a full record, or a
+delta from a base (another blob). A repack selects the codings to store. At first, the selection may
+lack codings: a piece may have no *path*, which is a series of codings that recovers the piece.
+``completed`` adds codings in steps:
 
-1. If a coding is selected, all codings that share its payload are selected, too.
-2. If a new delta is the only path to its base, it is tried now: the result of the trial may be a
-   full record instead.
-3. A piece without a path gets the smallest stored delta from a piece with a path, or a selected
-   delta in reverse, or else a full record.
-4. Each blob gets a coding of its own, because deltas name their base by a prefix of its id, and
-   only a coding has the full id. For this, a delta may be reversed. If this delta was the only path
-   to another blob, step 3 is needed again. So step 3 is repeated.
+1. If a coding is selected, all codings that share its payload (stored bytes) are selected, too.
+2. A new delta whose base has no path is encoded on trial. The result may be a full record instead.
+3. A piece without a path gets a delta from a piece with a path: the smallest of the stored deltas
+   and the reversed selected deltas. If there is no such delta, the piece gets a full record.
+4. Each blob gets a coding of its own, because only a coding has the full id of its blob. To make
+   this coding, a delta may be reversed. This may remove the path to another blob, so step 3 is
+   repeated.
 
-Blobs that no version has (for example blobs of forgotten versions, before gc) retain their codings,
-and paths may lead through such blobs. New codings do not code such blobs, and do not use such blobs
-as bases.
+Some stored blobs belong to no version, for example blobs of forgotten versions before ``mvc gc``.
+Their codings are retained, and paths may lead through them. They get no new codings, and are not
+bases of new deltas.
 """
 
 from __future__ import annotations
@@ -100,10 +99,10 @@ class Selection:
         return [candidate for candidate in candidates if candidate not in self]
 
     def cheapest(self) -> dict[Node, CheapestPath]:
-        """The cheapest path to each piece that can be recovered, cheapest first (Dijkstra).
+        """Maps each piece that can be recovered to its cheapest path (Dijkstra), cheapest first.
 
-        If two paths cost the same, the path with fewer deltas is chosen. A coding with inputs is
-        usable when all its inputs are reached.
+        If two paths cost the same, the path with fewer deltas is chosen. A coding is used only if
+        all pieces that it needs can be recovered.
         """
         edges: dict[Node, list[tuple[Candidate, list[Node], Node]]] = defaultdict(list)
         heap: list[tuple[float, int, int, Node, Candidate, Node | None]] = []
@@ -133,9 +132,10 @@ class Selection:
 
 
 class CheapestPath(NamedTuple):
-    """The path to a piece. ``cost``: nanoseconds. ``deltas``: how many. ``stored``: bytes to read.
+    """The path to a piece. ``cost``: time in nanoseconds. ``deltas``: number of deltas.
 
-    ``step``: the last coding. ``origin``: the piece that the last coding starts from, or None.
+    ``stored``: number of bytes to read. ``step``: the last coding of the path. ``origin``: the
+    piece that the last coding starts from, or None.
     """
 
     cost: float
@@ -150,12 +150,12 @@ def _key(candidate: Candidate) -> _Key:
 
 
 class LayoutMetrics(Struct, frozen=True):
-    """The size of a layout, and how long recoveries from it take.
+    """The size of a layout (the codings of a repository), and the costs of recovering a version.
 
-    ``bytes``: the size of all packs. ``reset_points``: in the order of versions. The other figures
-    are of the recovery of a whole version, as worst and mean over all versions: estimated
-    ``seconds`` on this machine, stored ``bytes`` to decode, and ``deltas`` to apply for the blob (a
-    tensor's bytes) that needs most.
+    ``bytes``: the size of all packs. ``reset_points``: versions that are stored in full.
+    ``worst_*``, ``mean_*``: the worst and the mean of all versions. ``*_seconds``: estimated time
+    on this machine. ``*_bytes``: number of stored bytes to decode. ``*_deltas``: number of deltas
+    to apply for the tensor that needs most deltas.
     """
 
     bytes: int
@@ -207,11 +207,11 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
 
 
 class _Shared:
-    """The groups (codings that share a payload) of a selection.
+    """The groups of a selection. A group consists of codings that share a payload.
 
-    ``seconds``: maps a group to the time to decode all of its payload. New codings do not have a
-    payload yet. If their pipeline makes groups and one operation first published their objects,
-    they are assumed to share a payload, because such codings are written together.
+    ``seconds``: maps a group to the time to decode the whole payload. New codings have no payload
+    yet. If the pipeline makes groups, new codings of blobs that one operation published are assumed
+    to be a group.
     """
 
     def __init__(self, costs: Costs, selection: Selection) -> None:
@@ -227,7 +227,7 @@ class _Shared:
         }
 
     def last_step(self, path: CheapestPath) -> tuple[int, Part, Node | None, list[Node]]:
-        """The function ``last_step`` that ``decoded`` takes."""
+        """The last step of a path, as ``decoded`` needs it."""
         part = path.step.seconds, self._group(path.step)
         return path.step.nbytes, part, path.origin, path.step.needs[1:]
 
@@ -243,9 +243,7 @@ class _Shared:
 
 
 def _packed(costs: Costs, selection: Selection) -> int:
-    """Bytes of all records after the unselected codings are dropped and the new codings
-    are added.
-    """
+    """The size of all packs after a repack: without unselected codings, with new codings."""
     dropped = defaultdict(set)
     for candidate in selection.lacking(costs.candidates):
         assert candidate.place is not None
@@ -262,14 +260,15 @@ def _packed(costs: Costs, selection: Selection) -> int:
 
 
 def _size_without(header: RecordHeader, dropped: set[int]) -> int:
-    """Bytes of a record without some of its members."""
+    """The size of a record without the members at the positions ``dropped``."""
     retained = [member for i, member in enumerate(header.members) if i not in dropped]
     if not retained or header.group:  # a group is dropped as a whole
         return 0 if not retained else header.size
     size = sum(member.stored for member in retained)
     manifests = [member for member in retained if member.kind == MANIFEST]
     for manifest in manifests:
-        # The manifest is encoded again without the ids of blobs, which are no longer in its record.
+        # A manifest in a record with blobs refers to the ids of these blobs. In a separate record,
+        # the manifest has the ids itself.
         ids = sum(member.kind == BLOB for member in header.members)
         size += 32 * ids + len(encode_header([manifest], group=False, body_size=0))
     blobs = [member for member in retained if member.kind != MANIFEST]
@@ -277,7 +276,7 @@ def _size_without(header: RecordHeader, dropped: set[int]) -> int:
 
 
 def _added(candidates: Sequence[Candidate], pipeline: Pipeline) -> int:
-    """Bytes of a record of new codings."""
+    """The size of a record of new codings."""
     texts = (Coding(pipeline.full().text), Coding(pipeline.text))
     members = [
         Member(
@@ -302,7 +301,7 @@ def _head(members: Iterable[Member]) -> int:
 
 
 def completed(selection: Selection, costs: Costs) -> Selection:
-    """The selection, plus the codings without which some piece could not be recovered."""
+    """The selection, plus the codings that are needed to recover every piece."""
     completion = _Completion(Selection(selection), costs)
     completion.keep_groups_whole()
     completion.try_backward_deltas()
@@ -325,10 +324,7 @@ class _Completion:
                 self.chosen.add(group)
 
     def try_backward_deltas(self) -> None:
-        """Tries new deltas from a base that no path reaches.
-
-        Replaces these deltas by the results.
-        """
+        """Encodes each new delta whose base no path reaches, and replaces it by the result."""
         reached = self._reached()
         unproven = {
             (delta.id, delta.base): delta.span
@@ -361,9 +357,10 @@ class _Completion:
     def name_every_blob(self) -> bool:
         """Gives each blob a coding of its own. Returns whether a blob had none.
 
-        To give a blob a coding, the delta that leads to the blob is reversed. The blob at the other
-        end of the delta may lose its only coding; then this blob is treated next. If no version has
-        the other blob, the first blob is encoded again instead.
+        A blob without a coding is the base of a delta that is applied in reverse. This delta is
+        replaced by a delta in the opposite direction. If the blob that the old delta coded then has
+        no coding, that blob is treated next. If no version has that blob, the old delta stays, and
+        the base is encoded again.
         """
         own = Counter(candidate.id for candidate in self.chosen)
         waiting = [id_ for id_ in self._specs if not own[id_]]
@@ -395,7 +392,7 @@ class _Completion:
     def _delta_to(
         self, node: Node, reached: Reachability, one_way: Mapping[Node, list[Candidate]]
     ) -> list[Candidate]:
-        """The smallest delta that codes a piece: a stored delta, or a selected delta reversed."""
+        """The smallest delta to a piece: a stored delta, or a reversed selected delta."""
         deltas = [o for o in self._stored.of(node) if o.base and reached.has_all(o.needs)]
         if node[0] in self._specs:
             reversed_ = [o for o in one_way.get(node, ()) if o.node in reached and o in self.chosen]
@@ -413,8 +410,8 @@ class _Completion:
     def _from_versions(self, node: Node, paths: Mapping[Node, CheapestPath]) -> list[Candidate]:
         """New codings of a blob.
 
-        The base is the nearest blob on the cheapest path to this blob, among the blobs that
-        versions have.
+        To find the base, goes back on the cheapest path to this blob, until a blob that a version
+        has.
         """
         base = paths[node].origin
         while base is not None and base[0] not in self._specs:
@@ -422,9 +419,9 @@ class _Completion:
         return self._costs.full_of(node[0]) if base is None else self._costs.tried(node[0], base[0])
 
     def _drop_other_direction(self, candidate: Candidate) -> None:
-        """Drops the delta in the opposite direction of ``candidate``.
+        """Drops the stored delta in the opposite direction of ``candidate``.
 
-        The delta stays if its payload is shared, or if no version has the blob that it codes.
+        The stored delta remains if it shares its payload, or if no version has its blob.
         """
         for other in self._stored.of((candidate.base or b"", candidate.start)):
             stays = other.grouped or other.id not in self._specs
@@ -436,7 +433,7 @@ class _Completion:
     def _reached(self) -> Reachability:
         """The pieces to which selected codings lead.
 
-        Codings whose size and form no trial confirmed count as not reversible.
+        A new delta counts as not reversible until a trial has encoded it.
         """
         reached = Reachability()
         for candidate in self.chosen:
@@ -476,11 +473,11 @@ def _add(reached: Reachability, candidate: Candidate) -> None:
 
 
 class RepackPlan(Struct, frozen=True):
-    """``rewrite``: the changes; a plan without changes is false.
+    """The changes of a repack. A plan without changes is false.
 
-    ``full_*`` and ``deltas_*`` count codings of tensors. ``dropped``: versions whose weights are
-    dropped and will be restored by a recipe. ``prices``: the price in seconds before and after, if
-    the goal is the lowest price.
+    ``full_*``, ``deltas_*``: numbers of codings of tensors. ``dropped``: versions whose weights the
+    repack deletes, because their recipe can compute the weights again. ``prices``: with the goal
+    ``weight``, the price (see ``Goal``) before and after the repack.
     """
 
     goal: Goal
@@ -511,7 +508,7 @@ class RepackPlan(Struct, frozen=True):
 
 
 class CurvePoint(Struct, frozen=True):
-    """``bytes``: of all packs. The other figures: estimated seconds to recover a version."""
+    """A layout: the size of all packs, and the estimated times to recover a version."""
 
     bytes: int
     worst_seconds: float
@@ -519,8 +516,8 @@ class CurvePoint(Struct, frozen=True):
 
 
 class RepackCurve(Struct, frozen=True):
-    """Layouts from the fastest recovery to the fewest bytes. ``today``: the layout that is stored
-    now.
+    """Possible layouts, from the fastest recovery to the fewest bytes. ``today``: the present
+    layout.
     """
 
     points: tuple[CurvePoint, ...]
@@ -530,7 +527,7 @@ class RepackCurve(Struct, frozen=True):
 class RepackProblem:
     """The inputs of the planner. Raises DamagedData if a record is damaged.
 
-    ``dropped``: maps versions to the path of a file whose weights count as dropped already.
+    ``dropped``: maps versions to a file's path. The plan is made as if these files had no weights.
     """
 
     def __init__(
@@ -554,10 +551,10 @@ class RepackProblem:
         self.before = layout_metrics(self.costs, self.stored)
 
     def selected(self, build: Callable[[], Selection]) -> Selection:
-        """The selection that ``build`` makes after trials of new codings.
+        """The selection that ``build`` makes, with measured sizes of new codings.
 
-        The new codings in the first result of ``build`` are tried, which measures their sizes. A
-        trial may choose a full record in place of a delta. Then ``build`` is called again.
+        After a first call of ``build``, some of the new codings are encoded on trial, which
+        measures their sizes. Then ``build`` is called again with these sizes.
         """
         chosen = build()
         return build() if attempt(self.costs, chosen.new, self.progress) else chosen

@@ -1,8 +1,8 @@
-"""Trainings by steps: a Recorder records which rows of the data each batch has, and replays run the
-steps again.
+"""Records trainings step by step, and runs recorded steps again (a replay).
 
-A replay that reproduces the weights of a version bit for bit proves the version. The modules of
-this package import torch.
+During a training, a Recorder commits versions, and records which rows of the data set each batch
+has. A replay trains a version again and compares the resulting weights with the version's weights,
+bit for bit. The modules of this package import torch.
 """
 
 from mvc.errors import need_torch

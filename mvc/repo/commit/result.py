@@ -1,4 +1,4 @@
-"""Results of a commit."""
+"""The result of a commit: the new version and the changed files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mvc.repo.worktree.git_code import GitCode
 
 
 class PathChange(Struct, frozen=True):
-    """The change of one path by a commit.
+    """How a commit changed the file at ``path``.
 
-    ``kind``: added, changed, unchanged, removed, or renamed (with the bytes of ``renamed_from``).
-    ``tensors_changed``: number of tensors that differ from the parent. ``tensors``: number of
-    tensors of the file.
+    ``kind``: added, changed, unchanged, removed, or renamed (``renamed_from``: the old path).
+    ``tensors_changed``: number of tensors that differ from the parent commit. ``tensors``: number
+    of tensors of the file.
     """
 
     path: str
@@ -33,11 +33,11 @@ class PathChange(Struct, frozen=True):
 class CommitResult(Struct, frozen=True):
     """A new version.
 
-    ``branch``: the advanced branch; None if HEAD is detached. ``raw_bytes``: number of bytes of the
-    input. ``stored_bytes``: number of bytes that were added to packs (the data of tensors) and
-    journal (the operations). ``entries``: committed files by path. ``state``: the state to deploy,
-    which has the same bits as the result of ``checkout``; None if files were committed. ``signed``:
-    whether the version or its deployment is signed. ``code``: the git work tree at the commit.
+    ``branch``: the branch that has the version; None if HEAD is detached. ``raw_bytes``: number of
+    bytes of the input. ``stored_bytes``: number of bytes that the commit added to the repository.
+    ``entries``: maps paths to committed files. ``state``: the state as ``checkout`` returns it, to
+    be deployed; None if files were committed. ``signed``: whether the version or its deployment is
+    signed. ``code``: the state of the git work tree during the commit.
     """
 
     commit: Commit
@@ -57,7 +57,7 @@ class CommitResult(Struct, frozen=True):
 
     @property
     def root(self) -> Root:
-        """The Merkle root over all tensors of the version."""
+        """The Merkle root (a hash) over all tensors of the version."""
         return self.commit.root
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class CommitResult(Struct, frozen=True):
 def path_changes(
     parent: Manifest, manifest: Manifest, committed: Mapping[str, FileEntry]
 ) -> tuple[PathChange, ...]:
-    """The changes of a version relative to its parent, by path."""
+    """Compares the ``committed`` files, and removed files, with those of the parent commit."""
     old, changes = parent.by_path, []
     removed = sorted(set(old) - set(manifest.by_path))
     added = [entry for path, entry in committed.items() if path not in old]

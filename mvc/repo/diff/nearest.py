@@ -1,8 +1,8 @@
-"""Finds the version whose tensors are nearest to the tensors of a file that no version has.
+"""Finds the version that is nearest to a file, for ``mvc identify``.
 
-The nearest version is the version with the most equal tensors. If several versions have equally
-many equal tensors, the values of a few differing tensors decide. The search takes a bounded time
-for histories of any length.
+The nearest version has the most tensors that are equal to tensors of the file. If several versions
+have the same number of equal tensors, the values of a few differing tensors decide. The search ends after a few
+seconds, even if it has not compared all versions.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 _SEARCH, _MEASURE = 3.0, 2.0  # seconds to search versions, and to compare values
 _LOOKED_UP = 64  # tensors whose versions are looked up in the journal's index
 _QUICK = MIB >> 1  # largest size of a tensor whose values are compared to resolve ties
-_ROUND = 8  # how many tensors are compared before the farther versions are excluded
+_ROUND = 8  # number of tensors to compare before all but the closest versions are excluded
 _MEASURED = 256 * MIB  # bytes of tensors whose distances are computed
 
 
 class Nearest(Struct, frozen=True):
     """The version ``commit`` whose file at ``path`` is nearest to a file.
 
-    ``tensors``: number of the file's tensors. ``equal``: how many tensors have the same bits in the
-    version. ``differing``: all other tensors, sorted by their difference, largest first. Tensors
-    that are too large to read have no distances. ``versions``: number of compared versions.
-    ``complete``: whether all versions were compared and no tie remained.
+    ``tensors``: number of the file's tensors. ``equal``: number of tensors that have the same bits
+    in the version. ``differing``: the tensors that differ, largest difference first. Tensors that
+    are too large to read come last, without distances. ``versions``: number of compared versions.
+    ``complete``: whether the search compared all versions before the time limits.
     """
 
     commit: CommitId
@@ -58,7 +58,10 @@ class Nearest(Struct, frozen=True):
 
 
 class _Candidate(Struct, frozen=True):
-    """A version's file. ``rank``: numbers of equal tensors and of equal (name, shape)."""
+    """A file of a version.
+
+    ``rank``: the number of equal tensors, and the number of tensors with equal name and shape.
+    """
 
     rank: tuple[int, int]
     offset: int
@@ -67,7 +70,7 @@ class _Candidate(Struct, frozen=True):
 
 
 def nearest(store: Store, path: Path, progress: Progress | None = None) -> Nearest | None:
-    """The version that is nearest to the file at ``path``. Of several, the newest.
+    """The version that is nearest to the file at ``path``. Of equally near versions, the newest.
 
     None if the file has no tensors, or if no compared version has a tensor of equal name and shape.
     Raises UnknownPath if there is no such file.
@@ -98,9 +101,8 @@ def nearest(store: Store, path: Path, progress: Progress | None = None) -> Neare
 
 
 def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, bool]:
-    """The versions of the highest rank, newest first.
-
-    The other results are the number of compared versions, and whether these are all versions.
+    """The candidates of the highest rank, newest first; the number of compared versions; and
+    whether all versions were compared.
     """
     until, seen, best = time.monotonic() + _SEARCH, set[CommitId](), list[_Candidate]()
     ids = {tensor.id for tensor in entry.tensors}
@@ -118,16 +120,17 @@ def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, 
             rank = len(ids & {tensor.id for tensor in other.tensors}), alike
             if not alike or (best and rank < best[0].rank):
                 continue
-            # Of equally ranked files in one version, the last counts.
+            # If files of one version have equal ranks, the last file replaces the earlier files.
             equal = [c for c in best if c.rank == rank and c.commit != commit]
             best = [*equal, _Candidate(rank, offset, commit, other)]
     return sorted(best, key=lambda candidate: -candidate.offset), len(seen), complete
 
 
 def _commits(snapshot: Snapshot, entry: FileEntry) -> Iterator[tuple[int, CommitId]]:
-    """Yields the versions that introduced a tensor of the file, then all versions.
+    """Yields versions in the order of comparison, and the offset of each version's journal entry.
 
-    Each version comes with the offset of its journal entry.
+    First, yields the versions in which a tensor of the file first appeared. Then, yields all
+    versions.
     """
     wanted = [bytes(tensor.id)[: keys.ID_BYTES] for tensor in entry.tensors[:_LOOKED_UP]]
     offsets = {keys.offset_of(key) for id_ in wanted for key in snapshot.under(keys.BLOB + id_)}
@@ -153,7 +156,7 @@ def _shapes(entry: FileEntry) -> dict[str, tuple[int, ...]]:
 def _closest(tied: Sequence[_Candidate], file: DiffSource) -> tuple[_Candidate, bool]:
     """The candidate with the closest values, and whether the time sufficed.
 
-    Only tensors that differ between candidates are compared, in batches.
+    Only tensors that differ between the candidates are compared.
     """
     until, names = time.monotonic() + _MEASURE, _distinguishing(tied, file)
     while len(tied) > 1 and names:

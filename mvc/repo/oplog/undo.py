@@ -1,11 +1,10 @@
-"""Undo: reverts an operation. The undo is an operation itself.
+"""``mvc undo``: reverts an operation of the repository, such as a commit.
 
-An undo restores the previous values of the refs that the operation moved, if these refs have not
-moved since. The undo retracts annotations that the operation added. If the operation retracted
-annotations, the undo adds copies of these annotations. Data from other repositories remain:
-tracking refs, and statements such as deployments. Undoing an undo redoes the operation. Deployments
-are evidence (no command deletes their record), so they cannot be undone: retract a deployment, or
-deploy the previous version.
+An undo moves refs back to their values before the operation. If the operation added annotations, the
+undo retracts them. If the operation retracted annotations, the undo adds copies of them. Data that
+the operation received from another repository remain. The undo of an undo redoes the operation. A
+deployment cannot be undone, because its record is never deleted. Instead, retract the deployment,
+or deploy the previous version.
 """
 
 from __future__ import annotations
@@ -40,18 +39,16 @@ _NOT_UNDONE = {
     "drop-weights": "dropped weights, which undo does not restore",
 }
 _OF_REMOTES = {"fetch", "push"}
-"""An undo without a number skips these operations, and undoes an earlier operation."""
+"""If the user does not name an operation, ``undo`` skips these operations."""
 
 
 class Undoing(Struct, frozen=True):
-    """The changes of an undo, planned or done.
+    """The changes of an undo of ``operation``.
 
     ``entry``: the journal entry that records the undo. ``before``, ``after``: HEAD before and after
-    the undo. ``deployments``: deployments of the operation. If the operation is an import, live
-    deployments of the imported versions are included. The undo does not change these deployments.
-    ``remedies``: for each of these deployments, commands for the case that the deployment was a
-    mistake. The last command retracts the deployment. ``number``: the undo's number; None if the
-    undo is only planned.
+    the undo. ``deployments``: deployments that the operation recorded, which the undo does not
+    change; for an import, live deployments of the imported versions, too. ``remedies``: for each
+    deployment, commands that correct it. ``number``: number of the undo; None if only planned.
     """
 
     operation: Operation
@@ -64,18 +61,17 @@ class Undoing(Struct, frozen=True):
 
 
 def plan(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
-    """Plans ``undo``. Raises the errors of ``undo``."""
+    """Returns the result of ``undo``, but changes nothing. Raises the errors of ``undo``."""
     return store.fresh().retry_on_rewrite(lambda: _plan(store, config, number, reason))
 
 
 def undo(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
     """Undoes an operation, durably. Working files do not change.
 
-    Without ``number``, undoes the newest operation that is no undo, is not undone, and changed more
-    than the way in which data is stored. Raises UnknownOperation. Raises RefConflict if there is
-    nothing to undo; if the operation is already undone, or cannot be undone (a deployment); if a
-    ref has moved since the operation; if the ref's previous commit was deleted; if a running
-    training commits to a branch that the undo would move.
+    Without ``number``, undoes the newest operation that moved refs or changed annotations, and that
+    is neither an undo nor undone. Raises UnknownOperation. Raises RefConflict if there is nothing
+    to undo, or if an undo is impossible: for example, if a ref has moved since the operation, or if
+    the operation is a deployment.
     """
     planned: list[Undoing] = []
 
@@ -121,7 +117,7 @@ def _plan(store: Store, config: Config, number: int | None, reason: str) -> Undo
 
 
 def _live_imports(store: Store, refs: Sequence[RefChange]) -> Iterator[Deployed]:
-    """Live deployments of imported versions that the moved refs would no longer reach."""
+    """Live deployments of versions that the refs reach before the undo, but not after the undo."""
     snapshot = store.snapshot
     old, new = (
         commits.Ancestors(snapshot, [id_ for id_ in side if isinstance(id_, CommitId)])
@@ -165,7 +161,7 @@ def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
 def _is_final(store: Store, recorded: Recorded) -> bool:
     """Whether an operation cannot be undone and still has an effect.
 
-    If an operation dropped weights, a replay of the training may have restored the weights since.
+    An operation that dropped weights has no effect if all these weights are stored again.
     """
     if recorded.entry.operation == "drop-weights":
         return bool(_still_dropped(store, recorded))
@@ -174,7 +170,7 @@ def _is_final(store: Store, recorded: Recorded) -> bool:
 
 
 def _evidence(entry: Entry) -> Statement | None:
-    """A statement of this repository that no undo reverts, or None."""
+    """The first statement of the operation that no undo reverts (such as a deployment), or None."""
     local = () if entry.is_received else entry.statements
     return next((statement for statement in local if statement.is_evidence), None)
 
@@ -242,7 +238,7 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
 
 
 class _Revert:
-    """The inverse of an operation's changes. ``refs``: the ref changes of the undo."""
+    """The changes that undo an operation. ``refs``: changes of refs."""
 
     def __init__(self, store: Store, recorded: Recorded) -> None:
         self._store = store
@@ -268,9 +264,10 @@ class _Revert:
         return self._recorded.sequence != 0 and bool(self.refs or self.statements("", ""))
 
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
-        """Retractions of the operation's annotations, and copies of annotations it retracted.
+        """Retractions of annotations that the operation added, and copies of annotations that it
+        retracted.
 
-        If the operation was undone and redone, the redo (an undo of the undo) is reverted instead.
+        If the operation was undone and redone, the redo is reverted instead.
         """
         snapshot, at = self._snapshot, self._recorded
         while (later := snapshot.newest_undo(at.sequence)) is not None:
@@ -370,7 +367,7 @@ class _Revert:
     def _refuse_lost_branch(self) -> None:
         """Refuses an undo after which HEAD would be on a branch without a version.
 
-        The undo is allowed if HEAD was on this branch without a version before the operation.
+        Exception: HEAD was on this empty branch before the operation.
         """
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:

@@ -1,8 +1,8 @@
-"""Sorted runs: immutable sorted sets of byte strings (keys), divided into blocks.
+"""Sorted runs: the immutable sorted sets of keys (byte strings) in the index of a repository.
 
-The index consists of a few runs, as in a log-structured merge tree. A run is a list of compressed
-blocks, and a directory with the first key and the hash of every block. The reader of a run knows
-the hash of the directory. So every answer is verified, even the answer that a key does not exist.
+The index consists of a few runs, as in a log-structured merge tree. The keys of a run are divided
+into compressed blocks. The *directory* of a run lists the first key and the hash of every block. A
+reader knows the hash of the directory, so it notices every damaged or missing block.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECK = 16
 _MAX_BLOCK = 1 << 22
 _MAX_DIRECTORY = 1 << 28
 _MAX_KEY = 4096
-_LONG = 128  # an encoded length takes one byte if the length is less
+_LONG = 128  # an encoded length below this takes one byte
 _CACHED_BLOCKS = 512  # about 30 KiB each
 
 
@@ -55,7 +55,7 @@ class Directory(Struct, frozen=True):
         number = reader.count(1 << 26)
         at, size = reader.position, len(raw)
         blocks = []
-        for _ in range(number):  # fast path: thousands of blocks, read by every process
+        for _ in range(number):  # a fast path, because every process reads thousands of these
             begin = at + 1
             middle = begin + raw[at] if at < size else size
             at = middle + _CHECK
@@ -68,7 +68,7 @@ class Directory(Struct, frozen=True):
 
 
 def _read_blocks(raw: bytes) -> tuple[Block, ...]:
-    """The blocks of a directory. Their first keys may have any length."""
+    """Reads the blocks of a directory, without the fast path for short first keys."""
     reader = Reader(raw, "an index directory")
     reader.uint()
     blocks = tuple(
@@ -79,7 +79,7 @@ def _read_blocks(raw: bytes) -> tuple[Block, ...]:
 
 
 def _read_keys(raw: bytes) -> list[bytes]:
-    """The keys of a block. If all have the same length, the usual case, no ``Reader`` is needed."""
+    """Reads the keys of a block, with a fast path for short keys of the same length."""
     reader = Reader(raw, "an index block")
     count = reader.count(BLOCK_KEYS)
     at = reader.position
@@ -94,7 +94,7 @@ def _read_keys(raw: bytes) -> list[bytes]:
 
 
 def block_check(data: bytes) -> bytes:
-    """The 16-byte hash under which a block is stored."""
+    """The hash (16 bytes) under which a block is stored."""
     return blake3(data).digest(_CHECK)
 
 
@@ -128,7 +128,7 @@ def build_run(keys: Sequence[bytes], put: Callable[[bytes, bytes], object]) -> D
 
 
 def _body(keys: Sequence[bytes]) -> bytes:
-    """Each key after its length. If all keys have the same length, they are joined at once."""
+    """Encodes the keys of a block: each key, preceded by its length."""
     lengths = set(map(len, keys))
     if len(lengths) == 1:
         length = encode_uint(lengths.pop())
@@ -137,7 +137,7 @@ def _body(keys: Sequence[bytes]) -> bytes:
 
 
 class RunReader:
-    """Searches in one run. ``get`` returns the bytes of the block with a hash, or None."""
+    """Searches in one run. ``get``: takes a hash; returns the bytes of this block, or None."""
 
     def __init__(self, directory: Directory, get: Callable[[bytes], bytes | None]) -> None:
         self._directory = directory
@@ -159,6 +159,7 @@ class RunReader:
         return cached
 
     def scan(self, low: bytes, high: bytes) -> Iterator[bytes]:
+        """Yields the keys from ``low`` (inclusive) to ``high`` (exclusive)."""
         number = max(bisect_right(self._firsts, low) - 1, 0)
         while number < len(self._firsts) and self._firsts[number] < high:
             block = self._block(number)
@@ -169,6 +170,7 @@ class RunReader:
             number += 1
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
+        """The largest key from ``low`` (inclusive) to ``high`` (exclusive), or None."""
         number = bisect_left(self._firsts, high) - 1
         if number < 0:
             return None

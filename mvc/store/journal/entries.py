@@ -1,8 +1,9 @@
-"""The content of a journal entry: changed refs, new commits, statements, availability of states.
+"""Entries of the journal, the log of all operations of a repository.
 
-An entry describes one operation. It names the regions of packs (files of encoded objects) that the
-operation publishes. It contains the canonical bytes of the operation's commits and statements. A
-statement is an assertion about a version, such as a deployment (``mvc.model.statement``).
+An entry describes one operation, such as a commit or a push. It contains the refs that the
+operation changed, and its new commits and statements. A *statement* is a record about a version,
+such as a deployment. An entry does not contain tensors: it names the regions of packs (files of
+encoded objects) in which the operation stored them.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", bound=Statement)
 
 RefValue = CommitId | str | None
-"""A commit, the name of another ref (HEAD on a branch), or None for no value."""
+"""The value of a ref: a commit, the name of a branch (for HEAD), or None if the ref is missing."""
 
 StateChange = Literal["absent", "forgotten", "stored", "dropped", "no residue"]
 STATE_CHANGES: tuple[StateChange, ...] = get_args(StateChange)
 
 RECEIVED = frozenset({"receive", "fetch", "clone"})
-"""Operations whose statements (deployments, for example) come from another repository."""
+"""The operations whose statements come from another repository."""
 
 
 class Region(Struct, frozen=True):
-    """Bytes [start, start + length) of a pack. They are complete records of encoded objects."""
+    """The bytes [start, start + length) of a pack, which are one or more whole records."""
 
     pack: int
     start: int
@@ -70,11 +71,11 @@ class RefChange(Struct, frozen=True):
 
 
 class StateMark(Struct, frozen=True):
-    """Whether a version's state is stored in this repository; with ``path``, one file's weights.
+    """Says whether this repository has a version's state. ``path``: says this of one file only.
 
-    ``absent``: never received. ``forgotten``: deleted by a rule. ``stored``: stored again.
-    ``dropped``: the weights are deleted, but not their recipe. ``no residue``: no byte of a deleted
-    state is left.
+    ``absent``: the state was never received. ``forgotten``: it was deleted by a rule. ``stored``:
+    it is stored again. ``dropped``: the weights were deleted, but a recipe can compute them again.
+    ``no residue``: no byte of a deleted state is left in the repository.
     """
 
     commit: CommitId
@@ -83,12 +84,11 @@ class StateMark(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True, dict=True):
-    """One operation.
+    """One operation. ``author``, ``reason``: empty if only its statements or commits have these.
 
-    ``author``, ``reason``: empty if the statements or commits have their own. In a received push,
-    ``author`` is the token or account that pushed. ``undoes``: number of the operation that is
-    undone. ``marks``: first 8 bytes of content hashes, to search versions by content. ``previous``:
-    for each statement, the number of the entry with the previous statement of the same topic.
+    For a received push, ``author`` is the token or account that pushed. ``undoes``: number of the
+    operation that this operation undoes. ``marks``: first 8 bytes of hashes of tensors, to search
+    versions by tensor. ``previous``: for each statement, the result of ``before``.
     """
 
     operation: str
@@ -117,9 +117,9 @@ class Entry(Struct, frozen=True, dict=True):
 
     @property
     def done_by(self) -> str:
-        """The author of the entry. Without one, the first author of its statements and commits.
+        """The author of the entry, or else the first author of its statements and commits.
 
-        If the entry was received, the authors of statements and commits come first.
+        For an entry from another repository, the authors of statements and commits come first.
         """
         authors = [s.author for s in self.statements] + [c.author for c in self.commits]
         first = next(filter(None, authors), "")
@@ -146,9 +146,10 @@ class Entry(Struct, frozen=True, dict=True):
         return {s.id: s for s in self.statements}
 
     def before(self, statement: Statement) -> int | None:
-        """The number of the previous entry with a statement of this statement's topic.
+        """The number of the newest earlier entry with a statement on the same topic, or None.
 
-        The topic is the target. Without a target, it is the kind and the subject.
+        The topic of a statement is its target. If it has no target, the topic is its kind and
+        subject.
         """
         topic = statement.topic
         pairs = zip(self.statements, self._previous, strict=True)
@@ -157,15 +158,12 @@ class Entry(Struct, frozen=True, dict=True):
     def value_of(self, ref: str) -> RefValue:
         """The value to which the entry sets a ref.
 
-        None if the entry deletes or does not change the ref.
+        None if the entry deletes the ref, or does not change the ref.
         """
         return next((change.new for change in reversed(self.refs) if change.name == ref), None)
 
     def says_of(self, mark: StateChange) -> tuple[CommitId, ...]:
-        """The versions whose whole state has this mark.
-
-        Marks of single files' weights do not count.
-        """
+        """The versions of which the entry says ``mark``. Marks of single files do not count."""
         return tuple(s.commit for s in self.states if s.change == mark and not s.path)
 
     @property
@@ -185,7 +183,7 @@ class Entry(Struct, frozen=True, dict=True):
 
     @property
     def features(self) -> frozenset[str]:
-        """Format features, newer than the first release, that a reader of the statements needs."""
+        """The format features (see ``mvc.store.format``) that a reader of the statements needs."""
         return frozenset([s.feature for s in self.statements]) - {FIRST_RELEASE}
 
     @cached_property
@@ -278,7 +276,7 @@ def _read_state(reader: Reader) -> StateMark:
 
 
 def _or_zero(sequence: int | None) -> int:
-    """Encodes a sequence number or None as one number; 0 is None."""
+    """Encodes None as 0, and each sequence number as the next number."""
     return 0 if sequence is None else sequence + 1
 
 
@@ -286,8 +284,8 @@ def _or_none(number: int) -> int | None:
     return number - 1 if number else None
 
 
-# A ref often changes from the first parent of the entry's only commit to this commit. For these two
-# ids, a tag of one byte suffices instead of 33 bytes.
+# Kinds of encoded ref values. If an entry has one commit, _NEW is this commit, and _PARENT is its
+# first parent. So these frequent values take one byte, and not 33 bytes.
 _NONE, _ID, _NAME, _NEW, _PARENT = range(5)
 
 

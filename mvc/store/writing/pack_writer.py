@@ -1,10 +1,9 @@
-"""Appends records (encoded objects with a header) to packs under a lock.
+"""Appends records (encoded tensors and other objects) to packs, the data files of a repository.
 
-A writer locks a pack before it appends the first byte, and keeps the lock until its journal entry
-is written. So if the lock is free, no running commit needs the bytes after the committed end, the
-end of the last record that an entry names. The next writer of the pack reads the committed end from
-the journal, and truncates the bytes after this end. A writer that fails before its bytes are
-durable truncates these bytes itself.
+A writer locks a pack, appends records, writes a journal entry that names the records, and unlocks
+the pack. The *committed end* of a pack is the end of the last record that a journal entry names.
+If a pack is not locked, the bytes after its committed end come from a writer that failed. The next
+writer of the pack removes these bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _TRIES = 64
 
 
 class _LockedPack(NamedTuple):
-    """A pack that is being written to. ``start``: the size of the pack when it was locked."""
+    """A pack that this writer has locked. ``start``: its committed end when it was locked."""
 
     lock: FileLock
     file: WriteFile
@@ -37,7 +36,7 @@ class _LockedPack(NamedTuple):
 
 
 class RecordSink(Protocol):
-    """Receives encoded records: the packs of a repository, or a transfer to another one."""
+    """Receives encoded records: the packs of a repository, or a transfer to another repository."""
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
         """Appends one record; returns its pack and offset."""
@@ -50,7 +49,7 @@ class RecordSink(Protocol):
 
 
 class PackWriter(AbstractContextManager["PackWriter"]):
-    """Appends records to a locked pack. When this pack is full, continues in another one.
+    """Appends records to a locked pack. When this pack is full, continues in another pack.
 
     Use it as a context manager. ``ends``: the committed ends of packs. ``fresh``: write only to new
     packs. ``created``: numbers of the new packs. ``features``: format features that readers need
@@ -77,7 +76,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         self._number = 0
         self._start = 0
         self._created = False
-        self._durable = False  # the records are durable, so an entry may name them
+        self._durable = False  # after ``sync``, when an entry may name the records
         self.created: list[int] = []
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -121,7 +120,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return tuple(self._regions)
 
     def cut(self) -> tuple[Region, ...]:
-        """The regions appended since the previous ``cut``. They are durable only after ``sync``."""
+        """The regions since the previous ``cut``. These regions are durable only after ``sync``."""
         self._finish_region()
         regions, self._regions = self._regions, []
         return tuple(regions)
@@ -135,10 +134,9 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             pack.lock.release()
 
     def _remove_appended(self) -> None:
-        """Removes the appended records. No entry names them, because they are not durable.
+        """Removes the appended records, which no journal entry names yet.
 
-        The packs have been locked since they were opened, so no other writer has appended bytes. If
-        the removal fails, the next writer of the pack truncates the bytes.
+        If the removal fails, the next writer of the pack removes the records.
         """
         for pack in self._locked:
             with suppress(MvcError, MemoryError):
@@ -176,7 +174,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
                 continue  # another process has created this pack
             self._created = True
             if file := self._try(fresh):
-                self.created.append(fresh)  # else another process has locked it first
+                self.created.append(fresh)  # otherwise, another process has locked it first
                 return file
         raise IoFailed(f"no new pack can be created in {self._folder}")
 
@@ -200,10 +198,10 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return file
 
     def _opened(self, number: int, path: Path) -> WriteFile | None:
-        """The locked pack, truncated to its committed end. None if nothing may be appended.
+        """Opens a locked pack, truncated to its committed end. None if nothing may be appended.
 
-        If the file is longer than the committed end in the index, the committed end is read from
-        the journal before bytes are truncated.
+        Before bytes are truncated, the committed end is read from the journal, not only from the
+        index.
         """
         end = self._ends.claimed(number)
         identity = self._fs.stat(path)

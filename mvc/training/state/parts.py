@@ -1,8 +1,8 @@
-"""The full state of a training, as nested mappings that a commit stores.
+"""Collects the full state of a PyTorch training, so that the training can be resumed.
 
-The model's state is one file, such as ``model.safetensors``: a plain mapping of tensors that can be
-deployed. The rest of the state is a second file of the same commit, ``model.training.safetensors``.
-This second file contains the Merkle root (a hash of all tensors) of the first.
+A commit stores the state of the model as one file, such as ``model.safetensors``, which can be
+deployed. It stores the rest (optimizer, scheduler, random generators) as a second file,
+``model.training.safetensors``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from mvc.training.state.rng import rng_state
 
 SCHEMA = "mvc.training/1"
 PRODUCTION = "mvc.training.lossy.production/1"
-"""Schema of a training state in a version of production weights.
+"""The schema of a training state in a version of production weights (docs/commands.md#words).
 
-``weights``: the training weights, or None. ``pipeline``: the pipeline that made the production
-weights. ``of``: schema of the remaining parts. Code that does not know this schema must not resume.
+This training state has fields that other training states lack. ``weights``: the training weights,
+or None. ``pipeline``: the pipeline that computed the production weights. ``of``: the schema of all
+other fields.
 """
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
 PREFIXES = ("_orig_mod.", "module.")
@@ -34,25 +35,24 @@ PREFIXES = ("_orig_mod.", "module.")
 
 
 class StateSource(Protocol):
-    """Provides states to a Recorder. The Recorder copies the tensors."""
+    """Provides the states that a Recorder commits. The Recorder copies the tensors."""
 
     @property
     def weights(self) -> bool:
-        """Whether the model's state is recorded. If false, only the rest is recorded."""
+        """Whether the model is recorded. If false, only the rest of the state is recorded."""
 
     def model_state(self) -> dict[str, Any]:
         """Maps names to the model's tensors; empty if ``weights`` is false."""
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """The rest of the state after step ``step``, in the form of
-        ``TrainingParts.training_state``.
-        """
+        """The state except the model, after ``step``, as ``TrainingParts.training_state``."""
 
 
 class TrainingParts(Struct, frozen=True):
-    """The objects to record. ``rng``: whether to record the random generators.
+    """The parts of a training whose states are recorded.
 
-    ``weights``: whether to record the model. A compiled or data-parallel ``model`` is unwrapped.
+    ``rng``: whether to record the random generators. ``weights``: whether to record the model. A
+    compiled or data-parallel ``model`` is unwrapped.
     """
 
     model: torch.nn.Module
@@ -74,7 +74,7 @@ class TrainingParts(Struct, frozen=True):
         scaler: Any,
         include: Sequence[str] | None,
     ) -> TrainingParts:
-        """All passed objects and the random generators, or only the parts in ``include``.
+        """All passed objects and the random generators; with ``include``, only the named parts.
 
         Raises WrongUsage for an unknown name, a part that was not passed, or an empty ``include``.
         """
@@ -156,7 +156,7 @@ def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def setting() -> Mapping[str, str]:
-    """Conditions outside the state that affect the bits of the next step."""
+    """Conditions that affect the bits of the next step, but are not in the state."""
     return {
         "torch": str(torch.__version__),
         "threads": str(torch.get_num_threads()),
@@ -167,11 +167,11 @@ def setting() -> Mapping[str, str]:
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """The module inside ``torch.compile``, DataParallel and DistributedDataParallel wrappers.
 
-    The wrappers may be nested in any order. Versions contain the names of the inner module, so
-    versions can be loaded with and without wrappers.
+    The wrappers may be nested in any order. Versions have the names of the inner module, so the
+    next training may load a version without wrappers, or with other wrappers.
     """
     while True:
-        # Compares names, because importing the compiler takes longer than a small training.
+        # Compares the name of the class, because importing torch's compiler is slow.
         kind = type(model)
         if kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch."):
             model = model.get_submodule("_orig_mod")

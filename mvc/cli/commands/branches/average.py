@@ -4,10 +4,10 @@ The versions must have the same tensors, dtypes and shapes. The mean of each flo
 
   round(w1*x1 + w2*x2 + ... + wn*xn)
 
-Products and sums are computed in float64, in the order of the REVs, and rounded once to the
-tensor's dtype. So the bits are the same on every machine. Weights w are the values of -w divided by
-their sum, or 1/n. Integers that differ, and files without tensors, come from the last REV, with a
-warning. REVs become parents. Uncommitted work is refused.
+The sum is computed in float64, in the order of the REVs, and rounded once to the tensor's dtype. So
+the bits are the same on every machine. The factors w are the values of -w divided by their sum, or
+1/n. Integers and files without tensors come from the last REV; mvc warns if they differ. The REVs
+become parents. Uncommitted work is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``mvc pull``.
 
 If the current branch and the branch of the same name at REMOTE have diverged, or if the pull would
-overwrite uncommitted work, no branch and no file changes.
+overwrite uncommitted work, mvc changes no branch or file.
 """
 
 from __future__ import annotations

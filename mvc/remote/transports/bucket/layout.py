@@ -1,9 +1,9 @@
-"""The bytes of the objects in a bucket (docs/format.md, "Buckets").
+"""Encodes and decodes the objects of a remote in a bucket, such as S3 (docs/format.md).
 
-The objects are a head, parts of the journal (log of operations), and packs (files of records). The
-head is the only object that changes. Each part of the journal, and each pack, has its hash as its
-name. An attacker may have forged any data. So lengths are checked before data are fetched, and
-hashes before data are used.
+The objects are a head, parts of the journal (the log of operations), and packs (files of records
+with tensors). The head names all parts and packs. Only the head changes. The name of a part or pack
+is its hash. An attacker may have forged any object. So lengths are checked before data are fetched,
+and hashes before data are used.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from mvc.store.packs.records import CHECK_SIZE, PREFIX_SIZE, read_prefix
 
 HEAD, JOURNAL_PARTS, PACK_OBJECTS, DROPPED = "head", "journal/", "packs/", "dropped/"
 MAX_HEAD = 16 << 10
-PART = MIB  # a part of the journal with this number of bytes of entries is final
-_MOST_PARTS = 32  # in a long journal, a part with 1/32 of the journal's bytes is final
+PART = MIB  # a part gets no more entries when its entries have this number of bytes
+_MOST_PARTS = 32  # in a long journal, the limit is 1/32 of the number of bytes of all entries
 _LONGEST_PART = 32 * MIB
 MAX_PART = 2 * _LONGEST_PART + 2 * MAX_ENTRY
 MAX_DROPPED = 64 * MIB
@@ -33,7 +33,7 @@ _VERSION = 1
 _HEAD_MAGIC, _PART_MAGIC, _DROPPED_MAGIC = b"mvcbkt1\n", b"mvcjrn1\n", b"mvcdrp1\n"
 _CHECK = 16
 NONCE = 16
-"""Number of random bytes in an object. They make its hash, and so its name, unique."""
+"""Number of random bytes in an object. They make the hash of the object, its name, unique."""
 _MOST_PACKS = 1 << 24
 _LARGEST_PACK = 1 << 40
 _MOST_FEATURES = 256
@@ -42,10 +42,10 @@ _MAX_FEATURE = 64
 
 
 class PackObject(Struct, frozen=True, array_like=True):
-    """An object with a pack (a file of records). ``number``: number of the pack.
+    """An object with a pack. ``number``: the number of the pack in the repository.
 
-    ``size``: number of bytes of the pack. ``headers``: number of the bytes that follow the pack in
-    the object. These bytes repeat the headers of its records.
+    ``size``: number of bytes of the pack. ``headers``: number of bytes after the pack in the
+    object. These bytes are a copy of the headers of the pack's records.
     """
 
     number: int
@@ -76,10 +76,10 @@ class JournalPart(Struct, frozen=True):
 class BucketHead(Struct, frozen=True):
     """The head: the only object that changes. It names all other objects.
 
-    ``rewrites`` counts replacements of the journal. ``swaps`` counts replacements of the head, so
-    that no two heads of a bucket are equal. ``sequence`` and ``chain``: the end of the journal.
-    ``frames``: the newest entries, which are in no part yet. ``packs``: packs that these entries
-    name.
+    ``rewrites``: number of replacements of the journal. ``swaps``: number of replacements of the
+    head, so that no two heads of a bucket are equal. ``sequence``, ``chain``: the end of the
+    journal. ``frames``: the newest entries, which are in no part yet. ``packs``: the packs that the
+    newest entries name.
     """
 
     features: frozenset[str]
@@ -93,7 +93,7 @@ class BucketHead(Struct, frozen=True):
 
     @property
     def end(self) -> Position:
-        """The end of the journal in a repository, which stores two copies of each entry."""
+        """The end of this journal in a repository. A repository stores each entry twice."""
         frames = sum(part.frames for part in self.parts) + len(self.frames)
         return Position(2 * frames, self.sequence, self.chain)
 
@@ -111,7 +111,7 @@ class BucketHead(Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes, url: str) -> BucketHead:
-        """Decodes a head. Raises DamagedData for non-canonical bytes; UnsupportedFormat."""
+        """Decodes a head. Raises DamagedData and UnsupportedFormat."""
         name = f"the head of {url}"
         body, check = data[:-_CHECK], data[-_CHECK:]
         if len(data) > MAX_HEAD or blake3(body).digest(_CHECK) != check:
@@ -139,13 +139,13 @@ class BucketHead(Struct, frozen=True):
 
 
 class PartOfJournal(Struct, frozen=True):
-    """The content of a part of the journal: ``packs`` that its entries name, and its entries."""
+    """The content of a part: journal entries (``frames``), and the packs that they name."""
 
     packs: tuple[PackObject, ...]
     frames: bytes
 
     def encoded(self) -> bytes:
-        """The bytes of the part. Each call returns other bytes, because of ``NONCE``."""
+        """The bytes of the part, with random bytes that are new in each call."""
         writer = Writer().raw(_PART_MAGIC + os.urandom(NONCE))
         _write_packs(writer, self.packs)
         return writer.raw(self.frames).done()
@@ -169,7 +169,7 @@ class PartOfJournal(Struct, frozen=True):
 
 
 def final_size(frames: int) -> int:
-    """The number of bytes at which a part is final. ``frames``: bytes of the journal's entries."""
+    """The size at which a part gets no more entries. ``frames``: number of bytes of all entries."""
     return max(PART, min(frames // _MOST_PARTS, _LONGEST_PART))
 
 
@@ -197,10 +197,8 @@ def _read_pack(reader: Reader) -> PackObject:
 def encode_headers(records: Mapping[int, bytes]) -> bytes:
     """The bytes that follow a pack in its object, up to the random bytes.
 
-    ``records`` maps offsets in the pack to headers.
-
-    For each record in order, these bytes have the number of unused bytes before the record, and its
-    header.
+    ``records``: maps the offset of each record in the pack to its header. Before each header, the
+    result has the number of unused bytes between the previous record and this record.
     """
     writer, at = Writer().uint(len(records)), len(PACK_HEADER)
     for offset in sorted(records):
@@ -248,9 +246,9 @@ def decode_headers(
 
 
 def encode_dropped(hashes: Iterable[bytes]) -> bytes:
-    """The bytes of a list of dropped packs.
+    """The bytes of a list of packs that a new head does not name any more.
 
-    The list is written before a new head, if the new head no longer names these packs.
+    The list is written before the new head.
     """
     return _DROPPED_MAGIC + b"".join(sorted(hashes))
 
@@ -267,10 +265,10 @@ def decode_dropped(data: bytes, url: str) -> set[bytes]:
 
 
 def follow(frames: bytes, begin: int, at: Position, name: str) -> tuple[bytes, Position] | None:
-    """The entries from ``at`` on, each twice as in a repository's journal, and the end position.
+    """The entries in ``frames`` from the position ``at`` on, and the position of their end.
 
-    ``frames``: encoded entries. ``begin``: the offset of the first of these entries in the journal,
-    at or before ``at``. None if no entry in ``frames`` follows the entry that ends at ``at``.
+    Returns each entry twice, as in the journal of a repository. ``begin``: the offset of the first
+    entry of ``frames`` in that journal. Returns None if no entry in ``frames`` follows ``at``.
     """
     offset = begin
     out: list[bytes] = []
