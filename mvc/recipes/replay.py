@@ -472,9 +472,9 @@ def _among(prefix: str, texts: Sequence[str], between: str = ", ") -> str:
 class ReplayProcess:
     """The process that runs jobs (trainings to replay), one after another.
 
-    A pipe sends jobs to the process, and events of the training back. A job with other environment
-    variables starts a new process. After ``deadline``, no more events are read. ``folder`` contains
-    the log of the process, and copies of data sets.
+    A pipe carries jobs to the process, and events of the training from the process. A job with
+    other environment variables starts a new process. After ``deadline``, no more events are read.
+    ``folder`` contains the log of the process, and copies of data sets.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Finds the version that is nearest to a file, for ``mvc identify``.
 
 The nearest version has the most tensors that are equal to tensors of the file. If several versions
-have the same number of equal tensors, the values of a few differing tensors decide. The search ends after a few
-seconds, even if it has not compared all versions.
+have the same number of equal tensors, the values of a few differing tensors decide. The search ends
+after a few seconds, even if it has not compared all versions.
 """
 
 from __future__ import annotations

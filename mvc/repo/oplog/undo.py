@@ -1,10 +1,10 @@
 """``mvc undo``: reverts an operation of the repository, such as a commit.
 
-An undo moves refs back to their values before the operation. If the operation added annotations, the
-undo retracts them. If the operation retracted annotations, the undo adds copies of them. Data that
-the operation received from another repository remain. The undo of an undo redoes the operation. A
-deployment cannot be undone, because its record is never deleted. Instead, retract the deployment,
-or deploy the previous version.
+An undo moves refs back to their values before the operation. If the operation added annotations,
+the undo retracts these annotations. If the operation retracted annotations, the undo adds copies of
+these annotations. Data that the operation received from another repository remain. The undo of an
+undo redoes the operation. A deployment cannot be undone, because its record is never deleted.
+Instead, retract the deployment, or deploy the previous version.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The versions must have the same tensors, dtypes and shapes. The mean of each flo
 
 The sum is computed in float64, in the order of the REVs, and rounded once to the tensor's dtype. So
 the bits are the same on every machine. The factors w are the values of -w divided by their sum, or
-1/n. Integers and files without tensors come from the last REV; mvc warns if they differ. The REVs
+1/n. Integers and files without tensors come from the last REV; mvc warns if they differ. REVs
 become parents. Uncommitted work is refused.
 """
 

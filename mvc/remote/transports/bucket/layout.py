@@ -1,9 +1,9 @@
 """Encodes and decodes the objects of a remote in a bucket, such as S3 (docs/format.md).
 
 The objects are a head, parts of the journal (the log of operations), and packs (files of records
-with tensors). The head names all parts and packs. Only the head changes. The name of a part or pack
-is its hash. An attacker may have forged any object. So lengths are checked before data are fetched,
-and hashes before data are used.
+with tensors). The head names the parts. Each part names the packs that its entries need. Only the
+head changes. The name of a part or pack is its hash. An attacker may have forged any object. So
+lengths are checked before data are fetched, and hashes before data are used.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class JournalPart(Struct, frozen=True):
 
 
 class BucketHead(Struct, frozen=True):
-    """The head: the only object that changes. It names all other objects.
+    """The head: the only object that changes. It names the parts, and the newest packs.
 
     ``rewrites``: number of replacements of the journal. ``swaps``: number of replacements of the
     head, so that no two heads of a bucket are equal. ``sequence``, ``chain``: the end of the
