@@ -84,7 +84,7 @@ OWN_FIELDS = {
 def fields(value: Any, names: str = "") -> dict[str, Any]:
     """The JSON fields of ``value``.
 
-    ``names``: lists the fields, as described above. By default, the fields of the value's class.
+    ``names``: lists the fields, as in ``OWN_FIELDS``. By default, the fields of the value's class.
     """
     values: dict[str, Any] = {}
     for key, read, is_moment in _readers(names or _names(value.__class__)):

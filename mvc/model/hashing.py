@@ -43,7 +43,7 @@ _first_process = lru_cache(maxsize=1)(os.getpid)
 def hash_threads(*, parallel: bool) -> int:
     """Thread count for ``blake3``.
 
-    In a forked process the count is 1: blake3 would wait for threads that only the parent has.
+    In a forked process the count is 1: blake3 would wait for threads of its parent.
     """
     return blake3.AUTO if parallel and _first_process() == os.getpid() else 1
 

@@ -3,7 +3,7 @@
 A *statement* is an immutable record about a version or about another statement (its subject).
 Examples are a deployment, an annotation, and a tombstone (a purge). A receiver skips statements
 that it has, and statements about an unknown subject. It refuses a deployment of an unknown version.
-In a push, it refuses a deployment if the deployment that it replaces is not live here.
+In a push, it refuses a deployment that does not replace the live deployment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mvc.times import check_moment, format_time, whole_second
 
 # Limit of deployments to one target at one hybrid logical time.
 _AT_ONE_TIME = 16
-_PART = 50  # limit of statements that are admitted under one lock of the journal
+_PART = 50  # limit of statements that are recorded under one lock of the journal
 Among = Callable[[CommitId], bool]
 _ABOUT = [kind for kind in KINDS if kind not in {Deployment, Tombstone}]
 """The kinds of statements that the index finds by their subject.
@@ -93,7 +93,7 @@ def _first_subject(
     unpublished: Sequence[Statement],
     matches: Callable[[Statement], bool],
 ) -> Statement | None:
-    """Goes from a statement to its subject, and so on, until a statement ``matches``.
+    """Goes from a statement to its subject, again and again, until a statement ``matches``.
 
     None if a subject is unknown.
     """

@@ -192,9 +192,8 @@ class Application:
     ) -> None:  # fmt: skip
         """Counts and logs a request after the end of its answer."""
         seconds = time.monotonic() - begun
-        kind = outcome.partition(":")[0].replace(
-            " ", "-"
-        )  # an internal error has a line number after the colon
+        # In the outcome of a bug, a line number follows the colon.
+        kind = outcome.partition(":")[0].replace(" ", "-")
         self._counters.answered(verb if verb in _VERBS else "other", status, kind, seconds)
         client = printable(request.client.host) if request.client else ""
         method = printable(request.method)
@@ -304,9 +303,8 @@ class Application:
         key = await self._run(served.cache_key, wanted)
         pending = self._answers.find(key)
         is_cached = pending is not None
-        if (
-            pending is None
-        ):  # no await before ``add``, so that no other request computes this answer
+        # Until ``add``, there is no ``await``, so that no other request computes this answer.
+        if pending is None:
             release = self._sends.acquire(caller)
             pending = asyncio.get_running_loop().run_in_executor(
                 self._long, partial(_answer, served, wanted, key)
@@ -491,7 +489,7 @@ class Application:
             if at == 0:  # the rest of the slice must fit on the disk, too
                 await self._run(served.reserve, upload.id, left)
         except (InUse, MvcError) as error:
-            if not isinstance(error, InUse):  # a failed upload would only use disk space
+            if not isinstance(error, InUse):  # a failed upload cannot be continued
                 await self._run(upload.delete)
             # The body is read to its end. Otherwise, the client would not see the answer.
             await _drained(request)

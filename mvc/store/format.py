@@ -1,8 +1,9 @@
 """Reads and writes the file ``.mvc/format``: a repository's format version and its features.
 
 A *feature* is an addition to the format that the first release of mvc does not know. mvc adds a
-feature to this file before it writes data that need the feature. So a release that does not know
-the feature refuses to read the repository, or only to write to it.
+feature to this file before it writes data that need the feature. A release that does not know the
+feature then refuses the repository. If the name of the feature begins with ``w-``, the release may
+read the repository, but not write to it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The part of ``mvc fsck`` that checks versions.
 
 Each version has a manifest: the list of its files. fsck checks every manifest, and the objects that
-it names: tensors and other contents of files. With ``full``, fsck recovers and hashes all objects.
-Without ``full``, it only checks that undamaged stored data lead to each object.
+the manifest names: tensors and other contents of files. With ``full``, fsck recovers and hashes all
+objects. Without ``full``, fsck checks only whether undamaged data are stored for each object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_RECORD = "no sound record can recover it"
 class ObjectCheck(Struct):
     """Checks whether objects can be recovered. ``full``: recovers them and compares the hashes.
 
-    ``sound``: knows which objects the undamaged payloads (stored data) lead to. ``suspects``:
+    ``sound``: finds the objects that undamaged payloads (stored data) recover. ``suspects``:
     objects with a damaged payload, which may still decode to the right bytes. ``verdicts``: maps an
     object to its problem, or to "" if the object is sound.
     """
@@ -57,7 +57,7 @@ class ObjectCheck(Struct):
     def _examine(
         self, id_: BlobId, spec: TensorSpec, name: str, out: memoryview | None = None
     ) -> str:
-        """As ``verdict``, without the cache. ``out``: with ``full``, gets the object's bytes."""
+        """As ``verdict``, without the cache. ``out``: a buffer for the object's bytes."""
         if not self._is_reached(id_, spec):
             return "" if self._proves_itself(id_, spec) else _NO_RECORD
         if not self.full:
@@ -79,7 +79,7 @@ class ObjectCheck(Struct):
         return ""
 
     def _is_reached(self, id_: BlobId, spec: TensorSpec) -> bool:
-        """Whether sound payloads lead to every piece of an object."""
+        """Whether undamaged payloads are enough to recover every piece of an object."""
         return all(self.sound.reach(id_, start) is not None for start, _ in pieces(spec))
 
     def _proves_itself(self, id_: BlobId, spec: TensorSpec) -> bool:
@@ -156,7 +156,7 @@ class VersionCheck(Struct):
     stream: ManifestStream
     problems: list[Problem] = field(default_factory=list)
     lost: set[CommitId] = field(default_factory=set)
-    # maps a damaged object to the versions and the tensors that name it
+    # maps a damaged object to the versions and the tensors that use it
     _affected: dict[bytes, tuple[dict[CommitId, None], dict[str, None]]] = field(
         default_factory=dict
     )
@@ -185,7 +185,7 @@ class VersionCheck(Struct):
                 )
 
     def uses(self, ids: Iterable[bytes]) -> tuple[tuple[CommitId, ...], tuple[str, ...]]:
-        """The versions and the tensors that name damaged objects: at most 1000 of each."""
+        """The versions and the tensors that use the damaged objects ``ids``."""
         uses = [self._affected[id_] for id_ in ids if id_ in self._affected]
         versions = dict.fromkeys(version for use in uses for version in use[0])
         tensors = dict.fromkeys(tensor for use in uses for tensor in use[1])

@@ -99,7 +99,7 @@ class Selection:
         return [candidate for candidate in candidates if candidate not in self]
 
     def cheapest(self) -> dict[Node, CheapestPath]:
-        """Maps each piece that can be recovered to its cheapest path (Dijkstra), cheapest first.
+        """The cheapest path to each piece that can be recovered. Cheaper paths come first.
 
         If two paths cost the same, the path with fewer deltas is chosen. A coding is used only if
         all pieces that it needs can be recovered.
@@ -324,7 +324,7 @@ class _Completion:
                 self.chosen.add(group)
 
     def try_backward_deltas(self) -> None:
-        """Encodes each new delta whose base no path reaches, and replaces it by the result."""
+        """Encodes each new delta whose base has no path. Replaces the delta by the result."""
         reached = self._reached()
         unproven = {
             (delta.id, delta.base): delta.span
@@ -346,7 +346,7 @@ class _Completion:
                 continue
             codings = self._delta_to(node, reached, one_way)
             if not codings and node not in deferred:
-                deferred.add(node)  # a coding chosen later may lead to it
+                deferred.add(node)  # a coding that is chosen later may recover the piece
                 waiting.append(node)
                 continue
             for candidate in codings or self._full_of(node):
@@ -404,7 +404,7 @@ class _Completion:
         if full:
             return [min(full, key=lambda candidate: candidate.stored)]
         if node[0] not in self._specs:
-            return []  # it is lost, and no version needs it
+            return []  # the blob is lost, and no version needs the blob
         return self._costs.full_of(node[0])
 
     def _from_versions(self, node: Node, paths: Mapping[Node, CheapestPath]) -> list[Candidate]:

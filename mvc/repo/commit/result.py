@@ -33,8 +33,8 @@ class PathChange(Struct, frozen=True):
 class CommitResult(Struct, frozen=True):
     """A new version.
 
-    ``branch``: the branch that has the version; None if HEAD is detached. ``raw_bytes``: number of
-    bytes of the input. ``stored_bytes``: number of bytes that the commit added to the repository.
+    ``branch``: the branch of the commit; None if HEAD is detached. ``raw_bytes``: number of bytes
+    of the input. ``stored_bytes``: number of bytes that the commit added to the repository.
     ``entries``: maps paths to committed files. ``state``: the state as ``checkout`` returns it, to
     be deployed; None if files were committed. ``signed``: whether the version or its deployment is
     signed. ``code``: the state of the git work tree during the commit.

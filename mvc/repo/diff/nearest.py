@@ -174,7 +174,7 @@ def _closest(tied: Sequence[_Candidate], file: DiffSource) -> tuple[_Candidate, 
 
 
 def _distinguishing(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
-    """Bare names of the comparable tensors in which candidates differ, in order of comparison."""
+    """Names of the comparable tensors in which candidates differ, in order of comparison."""
     (entry,) = file.entries.values()
     contents = [{bare_name(t.key): t.id for t in candidate.entry.tensors} for candidate in tied]
     compared = compare_files(tied[0].entry, entry, entry.path).tensors
@@ -200,7 +200,7 @@ def _distance(candidate: _Candidate, file: DiffSource, names: Sequence[str]) -> 
 def _distances(
     candidate: _Candidate, file: DiffSource, rows: Sequence[TensorDiff]
 ) -> list[Distance]:
-    """Raises WeightsDropped, DamagedData, SourceChanged."""
+    """The distances of the tensors ``rows``. Raises WeightsDropped, DamagedData, SourceChanged."""
     (entry,), commit, old = file.entries.values(), candidate.commit, candidate.entry
     side = version(file.store, commit, commit.short, [old.path])
     return list(measured(side, old, file, entry, rows=rows)) if rows else []

@@ -55,7 +55,7 @@ class Directory(Struct, frozen=True):
         number = reader.count(1 << 26)
         at, size = reader.position, len(raw)
         blocks = []
-        for _ in range(number):  # a fast path, because every process reads thousands of these
+        for _ in range(number):  # a fast path, because there may be thousands of blocks
             begin = at + 1
             middle = begin + raw[at] if at < size else size
             at = middle + _CHECK
@@ -137,7 +137,7 @@ def _body(keys: Sequence[bytes]) -> bytes:
 
 
 class RunReader:
-    """Searches in one run. ``get``: takes a hash; returns the bytes of this block, or None."""
+    """Searches in one run. ``get``: takes the hash of a block, returns its bytes or None."""
 
     def __init__(self, directory: Directory, get: Callable[[bytes], bytes | None]) -> None:
         self._directory = directory

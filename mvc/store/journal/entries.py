@@ -71,7 +71,7 @@ class RefChange(Struct, frozen=True):
 
 
 class StateMark(Struct, frozen=True):
-    """Says whether this repository has a version's state. ``path``: says this of one file only.
+    """Says whether a version's state is stored here. With ``path``: the weights of this file.
 
     ``absent``: the state was never received. ``forgotten``: it was deleted by a rule. ``stored``:
     it is stored again. ``dropped``: the weights were deleted, but a recipe can compute them again.
@@ -163,12 +163,12 @@ class Entry(Struct, frozen=True, dict=True):
         return next((change.new for change in reversed(self.refs) if change.name == ref), None)
 
     def says_of(self, mark: StateChange) -> tuple[CommitId, ...]:
-        """The versions of which the entry says ``mark``. Marks of single files do not count."""
+        """The versions whose state the entry changes to ``mark``. Single files do not count."""
         return tuple(s.commit for s in self.states if s.change == mark and not s.path)
 
     @property
     def forgets(self) -> frozenset[CommitId]:
-        """Versions whose states the entry marks as forgotten or absent, or purges (a tombstone)."""
+        """The versions whose states are forgotten, absent or purged since this entry."""
         stones = (CommitId(s.subject) for s in self.of(Tombstone))
         return frozenset([*stones, *self.says_of("forgotten"), *self.says_of("absent")])
 
@@ -218,7 +218,7 @@ class Entry(Struct, frozen=True, dict=True):
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Entry:
-        """The entry with these bytes. Raises DamagedData unless they are its canonical encoding."""
+        """Inverse of ``encoded``. Raises DamagedData if ``data`` is not in canonical form."""
         reader = Reader(data, where)
         reader.version()
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()

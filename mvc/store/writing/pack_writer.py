@@ -76,7 +76,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         self._number = 0
         self._start = 0
         self._created = False
-        self._durable = False  # after ``sync``, when an entry may name the records
+        self._durable = False  # true after ``sync``
         self.created: list[int] = []
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -120,7 +120,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return tuple(self._regions)
 
     def cut(self) -> tuple[Region, ...]:
-        """The regions since the previous ``cut``. These regions are durable only after ``sync``."""
+        """The regions appended since the previous ``cut``. ``sync`` makes these regions durable."""
         self._finish_region()
         regions, self._regions = self._regions, []
         return tuple(regions)
@@ -179,7 +179,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         raise IoFailed(f"no new pack can be created in {self._folder}")
 
     def _try(self, number: int) -> WriteFile | None:
-        """The pack opened for appending, or None if it is full or locked by another writer."""
+        """Locks and opens a pack. None if the pack is full, or locked by another writer."""
         path = pack_path(self._folder, number)
         lock = self._fs.lock(path, block=False)
         if lock is None:

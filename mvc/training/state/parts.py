@@ -191,9 +191,8 @@ def kernels(deterministic: bool | None) -> Iterator[None]:
     before = _kernels()
     try:
         if deterministic is not None and before != (deterministic, False):
-            torch.use_deterministic_algorithms(
-                deterministic
-            )  # imports the compiler, which takes seconds
+            # This call imports torch's compiler, which takes seconds.
+            torch.use_deterministic_algorithms(deterministic)
         yield
     finally:
         if _kernels() != before:

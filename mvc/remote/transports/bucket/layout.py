@@ -220,7 +220,7 @@ def decode_headers(
     left, reader = b"", Reader(b"", name)
 
     def with_bytes(size: int) -> Reader:
-        """A reader with at least ``size`` more bytes, or with all bytes if there are fewer."""
+        """A reader that has at least ``size`` unread bytes, or all remaining bytes."""
         nonlocal left, reader
         if len(left) - reader.position < size:
             buffered = [left[reader.position :]]
