@@ -1,11 +1,10 @@
 """Patches between byte strings of different lengths.
 
 Patches are used for files without tensors, for skeletons (the bytes of a file outside its tensors)
-and for manifests (lists of files). A patch is one-way: it makes the new bytes from the base, but
-not the base from the new bytes. The new bytes are divided into blocks. Each block is a zstd frame.
-Its dictionary is the part of the base around the same relative position, similar to ``zstd
---patch-from``. So memory is bounded for any lengths. A block without matches in the base is only
-compressed.
+and for manifests (lists of files). A patch makes the new bytes from the base, but not the base from
+the new bytes. The new bytes are divided into blocks, and zstd compresses each block with a part of
+the base as its dictionary. This part surrounds the position of the block, scaled to the length of
+the base.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.limits import MIB
 
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
-MARGIN = 2 * MIB  # bytes of the base before and after the block's position
+MARGIN = 2 * MIB  # additional bytes of the base in the dictionary, before and after the block
 _LEVEL = 3  # of zstd
 # zstd's default tables for a level cover only a fraction of a dictionary of several MiB.
 _LARGE_SIZE = MIB // 4
@@ -30,8 +29,7 @@ _LARGE = {"window_log": 23, "hash_log": 20}
 def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
     """A patch from ``base`` to ``new``. With an empty base, ``new`` is only compressed.
 
-    The patch may refer to the bytes ``extra`` (at most 1 MiB), too. Then the decoder needs these
-    bytes.
+    ``extra``: at most 1 MiB of additional bytes for every dictionary. The decoder needs them, too.
     """
     parts = []
     for start in range(0, len(new), BLOCK):
@@ -43,9 +41,9 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes
 
 
 class _PlainCompressors(threading.local):
-    """The compressors of a thread that have no dictionary.
+    """The compressors without a dictionary, separate for each thread.
 
-    ``by_size``: keyed by bits of the size.
+    ``by_size``: maps the number of bits of a block's size to a compressor.
     """
 
     def __init__(self) -> None:
@@ -109,6 +107,6 @@ def _blocks(
 
 
 def _dictionary(start: int, total: int, base: memoryview, extra: bytes) -> bytes:
-    """The bytes that the block at ``start`` of ``total`` bytes may refer to."""
+    """The dictionary of the block at ``start``. ``total``: the length of the new bytes."""
     place = start * len(base) // total
     return b"".join((extra, base[max(0, place - MARGIN) : place + BLOCK + MARGIN]))

@@ -1,10 +1,10 @@
-"""Backup and restore: copy a repository's folder while others commit, and check the copy.
+"""Backup and restore: copy the folder of a repository, and check the copy.
 
-The copy is a repository. A repository stores data in packs (files), and its journal has one entry
-for each operation. The bytes of a pack that a journal entry names never change. So a backup to a
-folder with a copy writes only the missing bytes, even if an earlier backup to this folder was
-killed. The journal of the copy is replaced after every new byte was read back. Until then, the copy
-has its previous state.
+Other processes may commit during a backup. The copy is a repository, too. A repository stores data
+in files, the *packs*. Its journal has one entry for each operation. The entry names the bytes of
+packs that the operation wrote. Named bytes never change. So a second backup to the same folder
+writes only new bytes. mvc reads all new bytes back before it replaces the journal of the copy.
+Until then, the copy has its previous state.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from mvc.types import Counted, Progress
 _LOCK = f"{COPY}.lock"
 _LOCKS = ".lock"  # names of lock files end with this
 _OWN = {JOURNAL, FORMAT, HIGH_WATER_MARK, COPY}
-"""Files that ``_copy_small_files`` leaves out, because a backup writes them itself."""
+"""Files that ``_copy_small_files`` leaves out, because ``_copy`` writes them."""
 _WAIT = 1.0  # seconds to wait for another backup to the same folder
-_ROUNDS = 4  # tries: maintenance may replace the journal during a copy
+_ROUNDS = 4  # number of tries, because gc or repack may replace the journal during a try
 _LARGEST_MARK = 1 << 16
 
 
@@ -66,9 +66,8 @@ class BackedUp(Struct, frozen=True):
 class _CopyMark(Struct, frozen=True, forbid_unknown_fields=True):
     """Marks a folder as a copy of the repository with the id ``identity``.
 
-    ``restores``: the copy becomes a repository to work in. ``journals``: hashes of the previous
-    journal of the copy and of the journal that replaces it. The copy must have one of these two
-    journals.
+    ``restores``: whether ``restore`` makes the copy. ``journals``: hashes of the copy's journal
+    before and after the newest backup. A copy with another journal was changed after the backup.
     """
 
     identity: str
@@ -80,8 +79,8 @@ def backup(store: Store, target: Path, *, progress: Progress | None = None) -> B
     """Copies a repository to ``target``, or updates an existing copy.
 
     ``target`` has its previous state until all new bytes were read back and checked. Raises
-    WouldOverwrite if ``target`` has another repository, or a copy with new commits; DamagedData if
-    bytes are damaged in the repository or in the copy; Busy; StorageFull.
+    WouldOverwrite if ``target`` has another repository, or a copy that was changed. Raises
+    DamagedData if bytes of the repository or of the copy are damaged. Raises Busy, StorageFull.
     """
     fs = store.fs
     if fs.realpath(target / FOLDER) == store.folder:
@@ -135,7 +134,7 @@ class _Copying:
                 generation = snapshot.generation
                 try:
                     done = self._copy(snapshot, mark)
-                except MvcError:  # maintenance may have deleted bytes while they were read
+                except MvcError:  # gc or repack may have deleted bytes while they were read
                     if self._store.fresh().generation == generation:
                         raise
                 else:
@@ -201,11 +200,11 @@ class _Copying:
     # -- a round ---------------------------------------------------------------------------
 
     def _copy(self, snapshot: Snapshot, mark: _CopyMark) -> BackedUp | None:
-        """Copies the content of a snapshot. Returns None if maintenance replaced the journal
+        """Copies the content of a snapshot. Returns None if gc or repack replaced the journal
         meanwhile.
         """
         fs, folder, generation = self._fs, self._folder, snapshot.generation
-        end = snapshot.position.offset  # note it: a thread may refresh the snapshot
+        end = snapshot.position.offset  # another thread may refresh the snapshot after this line
         guarded = self._ends_before()
         copied = guarded if self._begins_with_copy(snapshot) else {}
         extent = _Extent.of(_entries(snapshot, end))
@@ -262,7 +261,7 @@ class _Copying:
     def _begins_with_copy(self, snapshot: Snapshot) -> bool:
         """Whether the repository's journal begins with all bytes of the copy's journal.
 
-        In this case, maintenance has not replaced the journal since the copy was made.
+        If so, neither gc nor repack has replaced the journal since the copy was made.
         """
         if not self._has_journal():
             return False
@@ -352,7 +351,7 @@ class _Copying:
             self._fs.open_write(path, create=True) as file,
         ):
             file.truncate(0)
-            # Each entry is stored twice. The second copy of the last entry may be cut off.
+            # Each entry is stored twice. The second copy of the last entry may be incomplete.
             size = min(end, source_file.size())
             for at, length in _blocks(0, size):
                 data = _exactly(source_file, at, length, self._buffer)
@@ -370,7 +369,7 @@ class _Copying:
         return path, size, hasher.hexdigest()
 
     def _copy_small_files(self) -> None:
-        """Copies the quarantine, and small files such as the settings. Leaves out lock files."""
+        """Copies the settings and other small files, and the quarantine (damaged stored bytes)."""
         fs, source = self._store.fs, self._store.folder
         for name in fs.list(source):
             info = fs.stat(source / name, follow=False)
@@ -413,10 +412,10 @@ class _Copying:
 
 
 class _Extent(Struct):
-    """What some journal entries name.
+    """A summary of journal entries.
 
-    ``ends``: maps each pack to the end of the named bytes. ``versions``, ``operations``: how many
-    versions and operations these entries record.
+    ``ends``: maps each pack to the end of the bytes that the entries name. ``versions``,
+    ``operations``: how many versions and operations the entries record.
     """
 
     ends: dict[int, int] = field(default_factory=dict)
@@ -425,7 +424,7 @@ class _Extent(Struct):
 
     @classmethod
     def of(cls, entries: Iterable[Recorded]) -> _Extent:
-        """The extent of ``entries``. Raises DamagedData if an entry is lost."""
+        """The summary of ``entries``. Raises DamagedData if an entry is lost."""
         extent = cls()
         for recorded in entries:
             extent.operations += 1
@@ -441,16 +440,15 @@ def _entries(snapshot: Snapshot, end: int) -> Iterator[Recorded]:
 
 
 def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Divides the range from ``start`` to ``end`` into blocks; yields (first byte,
-    length) of each.
-    """
+    """Divides the range from ``start`` to ``end`` into blocks. Yields (first byte, length)."""
     return ((at, min(MIB, end - at)) for at in range(start, end, MIB))
 
 
 def _exactly(file: ReadFile, at: int, size: int, buffer: memoryview) -> memoryview:
-    """Reads ``size`` bytes of a file to a part of ``buffer`` that is aligned for direct writes.
+    """Reads ``size`` bytes at offset ``at`` into ``buffer``. Raises DamagedData if the file ends
+    earlier.
 
-    Raises DamagedData if the file ends earlier.
+    The result begins at a position of ``buffer`` that is aligned for direct I/O.
     """
     data = buffer[at % PAGE :][:size]
     if (count := file.read_into(at, data)) != size:

@@ -1,10 +1,9 @@
 """Statements: immutable assertions about a version or another statement (docs/format.md).
 
 A statement, such as a deployment, has the same bytes in every repository. Each kind of statement is
-a class. The class declares the number and the name of the kind, the feature that a reader needs,
-the fields of the body (the part of a statement that depends on the kind), and the topic (the
-statements of one topic are ordered). The class declares, too, whether statements of this kind are
-evidence. Undo and gc never remove evidence.
+a class. All kinds have the fields of ``Statement``. The additional fields of a kind are its *body*.
+Statements with the same *topic*, such as the deployments on one target, are ordered by time. Some
+kinds are *evidence*: undo and gc never remove such statements.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
 
     @property
     def target(self) -> str:
-        """The target of a deployment, or of a deployment that is retracted; otherwise empty."""
+        """The target of a deployment, or of the retraction of a deployment; otherwise empty."""
         return ""
 
     @property
@@ -144,7 +143,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
             hybrid_ns=hybrid_ns,
             **fields,
         )
-        statement.__dict__["encoded"] = data  # ``data`` is canonical, as each field has one form
+        statement.__dict__["encoded"] = data
         return statement
 
 
@@ -176,7 +175,7 @@ class Deployment(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class Retraction(Statement, frozen=True, dict=True, kw_only=True):
-    """The subject, a deployment or an annotation, no longer counts.
+    """Withdraws the subject, which is a deployment or an annotation.
 
     ``target``: the target of the deployment; empty if the subject is an annotation. ``replaces``:
     the deployment that was live on the target when the retraction was recorded.
@@ -288,7 +287,7 @@ def check_reason(reason: str) -> str:
 
 
 def node_of(note: str) -> bytes:
-    """The node id of a repository, from the note in the first entry of its operation log."""
+    """The node id of a repository. ``note``: the note in the first entry of its operation log."""
     try:
         node = bytes.fromhex(note)
     except ValueError:

@@ -1,4 +1,8 @@
-"""Compares two runs: where layers agree, and the first difference (pure functions)."""
+"""Compares two recorded runs of a model: which layers agree, and where the runs first differ.
+
+A run is one forward pass, and in training mode also a backward pass and an optimizer step. A
+record of a run has hashes of the tensors at every layer.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,11 @@ _Pair: TypeAlias = tuple[TensorPrint | BlobId | None, TensorPrint | BlobId | Non
 
 
 class LayerRow(Struct, frozen=True):
-    """One call of a layer. Each part is ``same``, ``differs``, ``one run only``, or empty.
+    """One call of a layer. ``forward``, ``backward``: the position of the call in the two passes.
 
-    An empty part has no tensors. ``gradient``: the gradients of the layer's own parameters.
-    ``distances``: maps a part to the largest distance of its tensors, if both runs stored these
-    tensors.
+    ``input``, ``output``, ``grad_input``, ``grad_output`` and ``gradient`` (of the layer's own
+    parameters) are ``same``, ``differs``, ``one run only``, or empty if there are no tensors.
+    ``distances``: maps these names to the largest distance of the tensors that both runs stored.
     """
 
     layer: str
@@ -60,9 +64,7 @@ class LayerRow(Struct, frozen=True):
         return any(getattr(self, part) not in ("", SAME) for part in (*PARTS, "gradient"))
 
     def cells(self) -> tuple[str, ...]:
-        """The row as texts, for ``COLUMNS``. The text of a part contains the distance of the part,
-        too.
-        """
+        """The row as texts, one for each of ``COLUMNS``. Texts of tensors contain the distance."""
         call_number = f" #{self.call}" if self.call > 1 else ""
         states = [
             f"{getattr(self, part)} {number(self.distances[part].max_abs)}"
@@ -94,7 +96,10 @@ class FirstDifference(Struct, frozen=True):
 
     @property
     def direction(self) -> str | None:
-        """Forward or backward; None if the runs differ before or after both passes."""
+        """The pass in which the runs differ first: ``forward`` or ``backward``.
+
+        None if they differ in the inputs, in the target, or in a weight before or after the run.
+        """
         if self.part in {"calls", "input", "output", "model output", "loss"}:
             return "forward"
         return "backward" if self.part.startswith("grad") else None
@@ -104,7 +109,7 @@ class FirstDifference(Struct, frozen=True):
 
 
 def compare(a: Summary, b: Summary) -> tuple[tuple[LayerRow, ...], FirstDifference | None]:
-    """A row for each call of a layer in either run, and the first difference in time."""
+    """A row for each call of a layer, and the earliest difference. None if the runs agree."""
     gradients = _differing_gradients(a, b)
     rows = (
         *(_row(a, b, call, gradients) for call in a.calls),
@@ -175,7 +180,7 @@ def _distance(
 
 
 def _differing_gradients(a: Summary, b: Summary) -> dict[str, bool]:
-    """For each parameter with a gradient in either run, whether the gradients differ."""
+    """Maps each parameter that has a gradient to whether its gradients differ in the two runs."""
     both = {name: (a.weights.get(name), b.weights.get(name)) for name in (*a.weights, *b.weights)}
     pairs = {n: (x and x.gradient, y and y.gradient) for n, (x, y) in both.items()}
     return {name: x != y for name, (x, y) in pairs.items() if x or y}
@@ -184,8 +189,8 @@ def _differing_gradients(a: Summary, b: Summary) -> dict[str, bool]:
 class _Moment(Struct, frozen=True):
     """Tensors of a run at one point in time.
 
-    The same moment in another run has the same ``part`` and ``key``. ``values``: the tensors, or
-    the id of a weight.
+    ``part`` and ``key`` identify the same moment in another run. ``values``: the tensors, or the id
+    of a weight.
     """
 
     part: str
@@ -195,7 +200,7 @@ class _Moment(Struct, frozen=True):
 
 
 def _moments(run: Summary) -> list[_Moment]:
-    """All moments of a run, in the order of time. The moments of weights come last."""
+    """All moments of a run, in the order of time. Weights and their gradients come last."""
     layers = [
         *((call.began, "input", call) for call in run.calls),
         *((call.ended, "output", call) for call in run.calls),
@@ -283,6 +288,6 @@ def _described(
 
 
 def _enclosing(run: Summary, call: LayerCall) -> str:
-    """The layer during which a call began, or the model."""
+    """The innermost layer whose ``forward`` made the call; without such a layer, the model."""
     outer = [c for c in run.calls if c.began < call.began and call.ended < c.ended]
     return printable(min(outer, key=lambda c: c.ended).layer) if outer else "the model"

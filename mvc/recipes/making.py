@@ -1,6 +1,7 @@
 """``mvc.constructed``: creates an object and remembers the call.
 
-A recipe stores the call, so that a replay of the training can create the object again.
+The recipe of a training (its code, data and settings) stores the call. So mvc can create the
+object again when it repeats the training.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ _SCALARS = (bool, int, float, str)
 
 
 class Making(Struct, frozen=True):
-    """The call that created an object. ``seen``: the plain attributes of the object (numbers,
-    texts, booleans and None) right after the call.
+    """The call that created an object.
+
+    ``seen``: the plain attributes of the object after the call. A plain attribute is a number, a
+    text, a boolean or None.
     """
 
     call: Callable[..., Any]
@@ -34,8 +37,9 @@ class Making(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """The parameter name of each positional argument. If the name is unknown, the result has
-        ``_N`` for the argument at position N.
+        """The parameter name of each positional argument.
+
+        If the name of argument N is unknown, the result has ``_N``.
         """
         try:
             parameters = list(inspect.signature(self.call).parameters.values())
@@ -61,13 +65,11 @@ _makings: dict[int, Making] = {}
 
 
 def constructed(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T:
-    """Returns ``call(*args, **keywords)`` and remembers the call, for use in a recipe (see
-    ``record``).
+    """Returns ``call(*args, **keywords)`` and remembers the call for a recipe.
 
-    ``call`` is a class or a function that can be imported from a module. The arguments may be plain
-    values, paths in a data set, tensors, functions that can be imported, and objects that
-    ``constructed`` created. Raises the errors of ``call``, and WrongUsage if the type of the result
-    does not support weak references.
+    ``call`` is a class or a function that can be imported. The arguments may be plain values,
+    tensors, functions that can be imported, files of a data set, and objects that ``constructed``
+    created. Raises WrongUsage if the result does not support weak references.
     """
     making_args, making_keywords = _copied(args), _copied(keywords)
     obj = call(*args, **keywords)

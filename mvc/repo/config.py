@@ -1,8 +1,8 @@
 """Settings: known keys with types and ranges, and the origin of each value.
 
-The sources, from the lowest to the highest priority: defaults, user file, repository file,
-environment (``MVC_*``), flags. An unknown key or a value out of range raises InvalidConfig, which
-names the source, so that no setting is silently ignored.
+A setting comes from one of five sources. From the lowest to the highest priority: defaults, the
+user's file, the repository's file, environment variables (``MVC_*``), flags. An unknown key or an
+invalid value raises InvalidConfig, so that no setting is silently ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
 AUTHOR = "MVC_AUTHOR"
-"""Environment variable with the author's name, which is always read."""
+"""Environment variable with the author's name. It has priority over ``user.name``."""
 TOKEN = "MVC_TOKEN_"  # noqa: S105 - a name
 """Prefix of environment variables with tokens of remotes."""
 SSH = "MVC_SSH"
@@ -47,7 +47,7 @@ _MAX_FOLDERS = 1 << 15  # the largest length of safe.directory in bytes
 _WHOLE = 1 << 63  # larger than any setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
-_AUTO = 4  # ``auto`` means the memory divided by this number
+_AUTO = 4  # ``python.keep_base = auto`` means the machine's memory divided by this number
 _EMPTY = re.compile(rb"(?:[ ]*(?:#[ -~]*)?\n)*")
 _NOTHING = {"", "null", "none", "~"}
 
@@ -266,7 +266,11 @@ def settings(repo_file: Path | None, environment: Mapping[str, str]) -> Config:
 
 
 def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:
-    """Personal settings from the user's file and the environment. Raises InvalidConfig."""
+    """Settings without a repository: from the user's file, and personal settings from the
+    environment.
+
+    Raises InvalidConfig.
+    """
     named = {key.variable for key in _ALL if key.personal} & environment.keys()
     variables = frozenset((variable, environment[variable]) for variable in named)
     file = user_file(environment)
@@ -365,10 +369,10 @@ def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> d
 
 
 def _refuse_foreign(fs: FileSystem, file: Path) -> None:
-    """Raises InvalidConfig if other users can write the user's file. ssh refuses such files, too.
+    """Raises InvalidConfig if other users can write the user's file.
 
-    Root may own the file. The file's group may write the file: systems with umask 002 give each
-    user a group without other users.
+    Root may own the file. The file's group may write the file, because on many systems each user
+    has an own group.
     """
     identities = [i for i in (fs.stat(file, follow=False), fs.stat(file)) if i is not None]
     if strangers := {identity.owner for identity in identities} - trusted_owners() - {0}:
@@ -386,9 +390,9 @@ def _refuse_foreign(fs: FileSystem, file: Path) -> None:
 
 @cache
 def _loader() -> type[yaml.SafeLoader]:
-    """A YAML loader without references, which could expand a small file without limit.
+    """A YAML loader that refuses references, because they can expand a small file without limit.
 
-    The C loader is not used, because a deeply nested file makes the C loader kill the process.
+    The C loader is not used, because a deeply nested file crashes it.
     """
     import yaml
 

@@ -1,7 +1,4 @@
-"""The x axis of charts: time, or version numbers.
-
-The axis ends at the last version or deployment.
-"""
+"""The horizontal axis of the charts of ``mvc report``: time, version numbers or bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Axis(Struct, frozen=True):
 
     @classmethod
     def of(cls, positions: Iterable[int], by: By = "time") -> Axis:
-        """An axis that contains all these positions."""
+        """The shortest axis that contains all ``positions``, but at least a second or a version."""
         known = list(positions) or [0]
         least = 10**9 if by == "time" else 1
         return cls(min(known), max(max(known), min(known) + least), by)
@@ -53,14 +50,15 @@ class Axis(Struct, frozen=True):
         return min(1.0, max(0.0, (position - self.low) / (length + length / _MARGIN)))
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """Relative position and label of ``count`` evenly spaced ticks."""
+        """Returns (relative position, label) of ``count`` evenly spaced ticks."""
         span = self.high - self.low
         positions = [self.low + round(span * i / (count - 1)) for i in range(count)]
         return [(self.share(position), self.label(position)) for position in positions]
 
     def label(self, position: int) -> str:
-        """The text for a position: a version number, or a time with the precision that the axis
-        needs.
+        """The text for a position: a version number or a time.
+
+        A long axis has dates, a shorter axis has dates and minutes, a short axis has seconds.
         """
         if self.by == "version":
             return f"{position:,}"
@@ -72,7 +70,7 @@ class Axis(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The date if the labels are times of day; otherwise empty."""
+        """The text below the axis. For a time axis: the date if the labels have no year."""
         if self.by == "version":
             return "version number"
         if self.high - self.low > 5 * _DAY:
@@ -80,10 +78,8 @@ class Axis(Struct, frozen=True):
         return format_time(self.low, precise=False)[:10]
 
     def bins(self, points: Iterable[Point], count: int) -> dict[int, list[float]]:
-        """Divides the axis into ``count`` equal parts. Maps each part with points to its finite
-        values.
-
-        A part whose points all are infinite or not numbers has an empty list.
+        """Divides the axis into ``count`` equal parts. Maps the index of each part to the finite
+        values of the points in this part. A part without points is left out.
         """
         bins: dict[int, list[float]] = {}
         for position, value in points:

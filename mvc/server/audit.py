@@ -1,4 +1,7 @@
-"""Writes a log line for each pushed change: the sender, the content, and the result."""
+"""Writes the server's audit log: who pushed what, and whether the server accepted it.
+
+A client sends a push in parts, the *slices*. The log has one line for each slice.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ from mvc.system import log_event
 from mvc.text import listed, printable
 from mvc.transport import Received, Sent, Slice, decode_entries
 
-_MOST = 100  # limit of names in a field
-_LONGEST = 250  # limit of characters of a name: a refused name may have any length
+_MOST = 100  # maximum number of names in a field of the line
+_LONGEST = 250  # maximum number of characters of a name in the line
 
 
 def audit(repository: str, caller: Caller, sent: Slice, result: Received | BaseException) -> None:
-    """Writes the log line of a slice (a part of a push), unless nothing changed.
+    """Writes the log line of a slice, unless the slice changed nothing.
 
-    The line of a refused slice has the requested changes.
+    If the server refused the slice, the line has the changes that the client requested.
     """
     if isinstance(result, Received) and not result.begun:
         return
     deployed, counts = list[str](), Counter[str]()
-    with suppress(MvcError):  # a slice that cannot be decoded is refused, too
+    with suppress(MvcError):  # the server refuses slices that cannot be decoded: log them, too
         entries = decode_entries(sent.head)
         deployed = _deployed(entries)
         counts = _counted(entries)
@@ -48,7 +51,7 @@ def audit(repository: str, caller: Caller, sent: Slice, result: Received | BaseE
 
 
 def _deployed(entries: Iterable[Sent]) -> list[str]:
-    """The targets and versions of deployments, including deployments that nodes report."""
+    """Target and version of each deployment, including deployments reported by serving machines."""
     shown = list[str]()
     for sent in entries:
         deployed = ((row.target, row.subject) for row in sent.deployments)
@@ -58,7 +61,10 @@ def _deployed(entries: Iterable[Sent]) -> list[str]:
 
 
 def _counted(entries: Iterable[Sent]) -> Counter[str]:
-    """Counts versions, states, and statements of each kind except deployments."""
+    """Counts versions, states, and each kind of statement, such as annotations.
+
+    Deployments are not counted, because ``_deployed`` lists them.
+    """
     counts = Counter[str]()
     for entry in entries:
         counts["versions"] += len(entry.commits)

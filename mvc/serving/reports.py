@@ -1,10 +1,9 @@
-"""Reports of a node (a process that serves versions): which version it serves, and since when.
+"""The reports of a node (a process that serves models) to its remote repository.
 
-Reports wait in a queue in the folder of the replica, the node's copy of the live version. The
-remote records each report as a deployment on ``nodes/NAME/TARGET``, at the time of the node's
-clock. If the answer to a report is lost, the node sends the report again, but the remote records
-the report only once. The queue is a text file, with a line for each waiting report and for the
-newest report of each target.
+A report says which version the node serves, and since when. The node writes each report to a queue
+and sends it later. The remote records the report as a deployment on ``nodes/NAME/TARGET``. If a
+report arrives twice, the remote records it once. The queue is a text file with one line for each
+report. A delivered report stays in the file until its target has a newer report.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from mvc.system import Clock, FileSystem
 from mvc.transport import NodeReport, Sent, Slice, Transport, encode_entries
 
 QUEUE = "reports"
-"""Name of the queue's file in the replica's folder."""
+"""Name of the file with the queue."""
 MOST = 10_000
 """Maximum number of waiting reports. In a full queue, a new report replaces the oldest."""
-AT_ONCE = 256
+AT_ONCE = 256  # maximum number of reports in one request
 _REFUSALS = 32  # maximum number of refusals in one call of ``send``
 _LARGEST = 8 * MIB
 _REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
@@ -39,7 +38,7 @@ _REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
 class _Report(Struct, frozen=True, array_like=True):
     """``commit`` is served for ``target`` (``nodes/NAME/TARGET``) from ``time_ns`` on.
 
-    ``refusals``: how often a remote has refused this report.
+    ``refusals``: how often the remote has refused this report.
     """
 
     target: str
@@ -50,8 +49,9 @@ class _Report(Struct, frozen=True, array_like=True):
 
 
 class Reports:
-    """The queue of the node ``name``, in ``folder``. Only one process may use the queue. Raises
-    InvalidName.
+    """The queue of the node ``name``, in ``folder``. Only one process may use the queue.
+
+    Raises InvalidName if ``name`` is not a valid name of a node.
     """
 
     def __init__(
@@ -71,16 +71,18 @@ class Reports:
         return [row.target for row in self._read() if not row.delivered]
 
     def served(self, commit: CommitId, target: str, when_ns: int) -> None:
-        """Adds a report that ``commit`` is served since ``when_ns`` of this node's clock.
+        """Adds a report: this node serves ``commit`` since ``when_ns`` of its clock.
 
-        The report is durable on return. Nothing is added if the newest report of the target has
-        this version. Times of a target ascend, even if the clock was set back.
+        The report is durable on return. If the newest report of the target names ``commit``, adds
+        nothing. If the clock was set back, the new report gets a time just after the time of the
+        newest report.
         """
         target = f"{NODES}{self.name}/{target}"
         rows = self._read()
         before = next((row for row in reversed(rows) if row.target == target), None)
         if before is not None and before.time_ns > when_ns + MAX_AHEAD_NS:
-            # The clock was far ahead. Every remote refuses reports with such times: delete them.
+            # The clock was far ahead when the newest report was added. Remotes refuse reports from
+            # the far future, so delete these reports.
             rows = [row for row in rows if row.time_ns <= when_ns + MAX_AHEAD_NS]
             before = next((row for row in reversed(rows) if row.target == target), None)
         if before is not None:
@@ -90,10 +92,11 @@ class Reports:
         self._write([*rows, _Report(target, bytes(commit), when_ns)])
 
     def send(self, transport: Transport) -> None:
-        """Sends the waiting reports: those with the fewest refusals first, then the oldest.
+        """Sends the waiting reports, and marks them as delivered.
 
-        Delivered reports leave the queue. The next call sends refused reports after all other
-        reports. Raises RemoteUnreachable, and at the end the newest refusal.
+        Reports that the remote has refused least often come first. If the remote refuses a report,
+        sends the other reports, and then raises the error of the last refusal. Raises
+        RemoteUnreachable.
         """
         waiting = sorted(
             (row for row in self._read() if not row.delivered), key=lambda row: row.refusals
@@ -137,7 +140,7 @@ class Reports:
     # -- the file ------------------------------------------------------------------------
 
     def _read(self) -> list[_Report]:
-        """All valid reports, in the order in which they were added."""
+        """All valid lines of the queue, oldest first."""
         if self._fs.stat(self._file) is None:
             return []
         with self._fs.open_read(self._file) as file:

@@ -1,4 +1,4 @@
-"""Opens a repository as a new process would. Clock, thresholds and threads can be replaced."""
+"""Helpers for tests: replace the clock and threads, kill a process, open a repository."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FixedClock(Clock):
 
 
 class InThisThread(Executor):
-    """Runs a call at once, because for small tensors threads would cost more than they save."""
+    """An executor that runs each call in the calling thread, which is faster for small tensors."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -47,9 +47,10 @@ class InThisThread(Executor):
 
 
 def killed(act: Callable[[FileSystem], object], when: Hook) -> bool:
-    """Runs ``act`` in a fork that is killed at the first call for which ``when`` is true.
+    """Runs ``act`` with a file system in a forked process. Kills the process at the first call of
+    the file system for which ``when`` is true.
 
-    ``act`` receives the watched file system. Returns whether such a call was made.
+    Returns whether the process was killed.
     """
 
     def die(number: int, op: str, path: Path) -> None:
@@ -77,5 +78,5 @@ def open_repository(root: Path, *, tuning: Tuning | None = None, **options: Any)
 
 
 def open_quietly(root: Path, **options: Any) -> Repository:
-    """Opens the repository in exactly this folder. Starts no threads for its work."""
+    """Opens the repository in exactly this folder, without threads for storing and reading."""
     return open_repository(root, tuning=Tuning(pool=InThisThread()), **options)

@@ -1,4 +1,4 @@
-"""Metadata of a model file, read from its bytes outside the tensors."""
+"""Reads the metadata of model files, such as the ``__metadata__`` of a safetensors file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from mvc.errors import BadModelFile
 
 _KERAS = re.compile(rb'"(keras_version|date_saved)": "([ -~]{1,50}?)"')
 _KERAS_HEAD = 512
-"""Keras's first member, ``metadata.json``, is within these bytes."""
+"""A .keras file begins with ``metadata.json``, which is shorter than this."""
 
 
 class FileFacts(NamedTuple):
-    """What a model file says about itself.
-
-    ``metadata``: maps names to values. ``types``: maps the key of a quantized tensor to its type,
+    """``metadata``: maps names to values. ``types``: maps the key of a quantized tensor to its type,
     for example ``Q4_K``.
     """
 
@@ -31,9 +29,10 @@ class FileFacts(NamedTuple):
 
 
 def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
-    """Metadata of a file. Empty if the format has no metadata, or if the skeleton is invalid.
+    """Reads the metadata from the file's *skeleton*, the bytes outside its tensors.
 
-    ``skeleton``: returns the bytes outside of tensors.
+    The function ``skeleton`` returns these bytes. The result is empty if the format has no
+    metadata, or if the skeleton is invalid.
     """
     try:
         if file.format == "safetensors":
@@ -47,5 +46,5 @@ def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
             matches = _KERAS.findall(skeleton()[:_KERAS_HEAD])
             return FileFacts({name.decode(): value.decode() for name, value in matches}, {})
     except (BadModelFile, LookupError, struct.error):
-        pass  # an invalid skeleton from an untrusted source is no error
+        pass
     return FileFacts({}, {})

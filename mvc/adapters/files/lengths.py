@@ -1,7 +1,8 @@
-"""Checks that a file is as long as its header says, for formats that state a length.
+"""Checks whether a model file is truncated. There is one function for each file format.
 
-Each check raises BadModelFile for a truncated file. It raises LookupError if the file exceeds mvc's
-limits or has parts that mvc does not know. Then the right length is unknown.
+Most formats state the length of the file, or the lengths of its parts. Each function raises
+BadModelFile for a truncated file, ValueError if the file does not have the format, and LookupError
+if the file is too large or too complex to check.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from mvc.limits import MAX_PICKLE, MAX_SAFETENSORS_HEADER
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _FIELD = re.compile(rb"'[<>|=]([a-zA-Z])(\d{1,9})(?:\[\w{1,9}\])?'(?:, \(([\d, ]+)\))?[,)\]]")
 _SHAPE = re.compile(rb"'shape': \(([\d, ]*)\)")
-# Maps the first byte of a msgpack value to three numbers. The first is the number of bytes of the
-# count that follows (0: no count). The others are for each counted item, or for the value if there
-# is no count: the number of bytes, and the number of nested values.
+# Maps the first byte of a msgpack value to three numbers (width, size, values). A count of
+# ``width`` bytes follows the first byte. Without a count (width 0), the count is 1. For each counted
+# item, ``size`` bytes and ``values`` nested values follow.
 _MSGPACK = {
     **dict.fromkeys((*range(128), 192, 194, 195, *range(224, 256)), (0, 0, 0)),
     **{0x80 + n: (0, 0, 2 * n) for n in range(16)},
@@ -37,11 +38,11 @@ _MSGPACK = {
     **{0xD9 + n: (1 << n, 1, 0) for n in range(3)},
     0xDC: (2, 0, 1), 0xDD: (4, 0, 1), 0xDE: (2, 0, 2), 0xDF: (4, 0, 2),
 }  # fmt: skip
-_EXTENSIONS = range(0xC7, 0xCA)  # these values have one more byte, for their type
+_EXTENSIONS = range(0xC7, 0xCA)  # first bytes of values with an additional byte, their type
 
 
 def check_safetensors(file: FileCursor) -> None:
-    """Raises ValueError if the header is not a header of safetensors."""
+    """The header states where each tensor ends."""
     length = file.number(8)
     if length > MAX_SAFETENSORS_HEADER:
         raise ValueError
@@ -57,10 +58,9 @@ def check_safetensors(file: FileCursor) -> None:
 
 
 def check_zip(file: FileCursor) -> None:
-    """Finds the directory at the end of the archive.
+    """A zip file ends with a directory and the position of this directory.
 
-    If the end is missing, there is no directory. If bytes in the middle are missing, the directory
-    is not at the position that the archive states.
+    If earlier bytes are missing, the directory is not at this position.
     """
     try:
         read_directory(file.source, "it")
@@ -69,18 +69,18 @@ def check_zip(file: FileCursor) -> None:
 
 
 def check_dcp(file: FileCursor) -> None:
-    """Checks that the file ends with the end of a zip file.
+    """A file of torch.distributed.checkpoint is a series of zip files, one for each tensor.
 
-    A complete file consists of zip files, one for each tensor.
+    So the file must end with the end of a zip file.
     """
     if file.source.read(max(file.end - 22, 0), 4) != b"PK\x05\x06":
         raise BadModelFile("it is truncated: it ends inside a zip file")
 
 
 def check_npy(file: FileCursor) -> None:
-    """Finds shape and dtype in the header by patterns, without evaluating the header.
+    """The header of a numpy file is a Python literal with the shape and the dtype.
 
-    Fields of the header that no pattern matches do not change the expected length.
+    Regular expressions find shape and dtype, so that the header is not evaluated.
     """
     file.skip(len(MAGIC))
     version = file.number(2)
@@ -98,13 +98,16 @@ def _product(shape: bytes) -> int:
 
 
 def check_pickle(file: FileCursor) -> None:
-    """Checks that the last byte ends a pickle. A pickle does not state its length."""
+    """A pickle does not state its length, but its last byte is a period."""
     if file.source.read(file.end - 1, 1) != b".":
         raise BadModelFile("it is truncated: its pickle lacks the final '.'")
 
 
 def check_legacy_torch(file: FileCursor) -> None:
-    """Checks five pickles and the storages after them. The fourth pickle names the storages."""
+    """An old torch file has five pickles, then the storages of the tensors.
+
+    The fourth pickle states the size of each storage.
+    """
     try:
         _, sizes, end = read_old(file.source)
     except BadModelFile:
@@ -115,7 +118,7 @@ def check_legacy_torch(file: FileCursor) -> None:
 
 
 def check_hdf5(file: FileCursor) -> None:
-    """Checks the length in the superblock. A block of the user may precede the superblock."""
+    """The superblock states the length of the file. A user block may precede the superblock."""
     head = file.source.read(0, 8192)
     at = next(at for at in (0, 512, 1024, 2048, 4096) if head.startswith(_HDF5, at))
     file.skip(at + 48)
@@ -128,28 +131,24 @@ def check_hdf5(file: FileCursor) -> None:
 
 
 def check_gguf(file: FileCursor) -> None:
-    """Checks that the file has all bytes of each tensor.
-
-    The header states where each tensor ends. Numbers may have either byte order.
-    """
+    """The header states the position of each tensor."""
     tensors = read_gguf(file).tensors
     file.skip(max((tensor.offset + tensor.spec.nbytes for tensor in tensors), default=0))
 
 
 def check_tar(file: FileCursor) -> None:
-    """Follows the members to the end.
+    """Before each member of the archive, a header of 512 bytes states the length of the member.
 
-    Each member has a header of 512 bytes, which states its length. A header of zeros ends the file.
+    A header of zeros ends the archive.
     """
     while any(header := file.read(512)):
-        size = int(
-            header[124:136].strip(b" \0") or b"0", 8
-        )  # sizes over 8 GiB are encoded differently
+        # A size over 8 GiB is not encoded as octal digits: ValueError.
+        size = int(header[124:136].strip(b" \0") or b"0", 8)
         file.skip(-(-size // 512) * 512)
 
 
 def check_msgpack(file: FileCursor) -> None:
-    """Checks that the file has one complete value, which may have nested values."""
+    """A msgpack file is one value, which may have nested values."""
     file.order, waiting = "big", 1
     while waiting:
         code = file.read(1)[0]

@@ -1,4 +1,9 @@
-"""The object for training scripts: ``with mvc.distributed.join(model) as worker:``."""
+"""Distributed training in a script: ``with mvc.distributed.join(model) as worker:``.
+
+Each worker is a process that trains a copy of the model on its own data. From time to time, the
+workers exchange messages, and a new *global model* is computed from all copies. A *round* lasts
+from one global model to the next.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +34,8 @@ from mvc.errors import CannotDistribute, MvcError, WrongUsage
 _Batch = TypeVar("_Batch")
 
 _STEPS = struct.Struct("<Q")
-_ABOUT = 1 << 26  # maximum bytes of a training's description
-_MESSAGES = 1 << 21  # maximum bytes of messages in an exchange, without their vectors
+_ABOUT = 1 << 26  # maximum bytes of the description in ``_agree``
+_MESSAGES = 1 << 21  # maximum bytes of the messages in an exchange, not counting model vectors
 
 
 def join(
@@ -59,9 +64,9 @@ def join(
 
 
 def _rate_of(optimizer: torch.optim.Optimizer) -> float:
-    """The initial learning rate, before schedulers changed it.
+    """The learning rate before schedulers changed it.
 
-    With several rates, the result is the root of their mean square over the parameters.
+    If parameters have several rates, the result is the root mean square over all parameters.
     """
     squares, numbers = 0.0, 0
     for group in optimizer.param_groups:
@@ -74,7 +79,7 @@ def _rate_of(optimizer: torch.optim.Optimizer) -> float:
 class Participant:
     """One process of a training. ``rank``: the worker's number, from 0.
 
-    ``rank`` is -1 in a process that is only the coordinator. ``workers``: the number of workers.
+    ``rank`` is -1 in a coordinator that does not train. ``workers``: the number of workers.
     ``steps``: the number of batches that this worker has trained on, including the batches before a
     restart.
     """
@@ -109,13 +114,13 @@ class Participant:
 
     @property
     def round(self) -> int:
-        """The number of the current round; 0 before the first."""
+        """The number of the current round; 0 before the first round."""
         return 0 if self._machine is None else self._machine.round
 
     def batches(self, data: Iterable[_Batch]) -> Iterator[_Batch]:
-        """Yields the batches of ``data``, and calls ``step`` after each.
+        """Yields the batches of ``data``, and calls ``step`` after each batch.
 
-        After a restart, skips the batches that were trained before the last global model. So
+        After a restart, skips the batches that the last global model was already trained on. So
         ``data`` must return the same batches in the same order.
         """
         for batch in data:
@@ -128,10 +133,11 @@ class Participant:
             self.step()
 
     def step(self) -> None:
-        """Sends and receives messages. Call this method after each step of the optimizer.
+        """Call this method after each step of the optimizer.
 
-        Most calls send nothing. A call may wait for the other workers, and may replace the
-        parameters by a new global model. Raises CannotDistribute if the training has failed.
+        In some calls, all workers exchange messages. Such a call waits for the other workers, and
+        may replace the parameters by a new global model. Raises CannotDistribute if the training
+        has failed.
         """
         if self._closed:
             raise WrongUsage("this worker has left the training")
@@ -187,9 +193,8 @@ class Participant:
         """
         link = self._link
         choices = [
-            re.sub(
-                r" at 0x\w+|\s+", " ", f"{name}={value}"
-            )  # without addresses of objects, on one line
+            # on one line, and without addresses of objects, which differ between processes
+            re.sub(r" at 0x\w+|\s+", " ", f"{name}={value}")
             for name, value in sorted(settings.items())
         ]
         lines, parts = [*choices, *self._layout.describe()], list[bytes]()
@@ -206,8 +211,9 @@ class Participant:
         return state_text == "begins"
 
     def _continue_warmup(self, left: int) -> bool:
-        """Waits for all processes. Returns whether the warm-up, in which only rank 0 trains,
-        continues.
+        """Waits for all processes. Returns whether the warm-up continues.
+
+        During the warm-up, only rank 0 trains. ``left``: the steps that are left, known to rank 0.
         """
         self._link.meet()
         return self._link.spread([b"w" * bool(left)] * self._link.size, 1)[1]
@@ -222,7 +228,7 @@ class Participant:
             self._start()
 
     def _start(self) -> None:
-        """Starts with the first global model, which is committed before any worker receives it."""
+        """Commits the first global model, and sends it to all workers."""
         link, layout, service = self._link, self._layout, self._service
         vector, carried = layout.read(self._model), layout.carried_of(self._model)
         steps = list[int]()
@@ -230,7 +236,7 @@ class Participant:
             trained = service.begin(vector, carried, self.steps if self.rank == 0 else 0)
             steps = [0] * (link.size - self.workers) + trained
             vector, carried = service.vector, service.carried
-        # tied weights share memory, which safetensors does not save
+        # clone, because safetensors refuses tensors that share memory, such as tied weights
         state = save({k: value.clone() for k, value in layout.state(vector, carried).items()})
         parts = [_STEPS.pack(count) + state for count in steps]
         data, _ = link.spread(parts, _STEPS.size + len(state))

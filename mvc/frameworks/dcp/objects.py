@@ -15,26 +15,27 @@ from mvc.structure import MAX_DEPTH
 
 
 def objects_path(path: str) -> str:
-    """The path of the file with a state's objects.
+    """The path of the file for values that are not tensors. ``path``: the file with the tensors.
 
-    For ``a.safetensors`` it is ``a.objects.safetensors``.
+    For ``a.safetensors``, the result is ``a.objects.safetensors``.
     """
     name = PurePosixPath(path)
     return str(name.with_name(f"{name.stem}.objects{name.suffix}"))
 
 
 def plain_value(data: bytes) -> Any:
-    """The number, text, list, tuple or dictionary in ``data``, which are bytes of ``torch.save``.
+    """The number, text, list, tuple or dictionary that ``torch.save`` has written to ``data``.
 
-    The pickle is parsed without running it. To be sure, the value is saved again, and the bytes are
-    compared. Raises MvcError, TypeError or ValueError for any other value, or if the bytes differ.
+    The pickle is parsed, but not run. To detect errors of the parser, the value is saved again, and
+    the bytes are compared. Raises MvcError, TypeError or ValueError for other types of values, or
+    if the bytes differ.
     """
     members = {m.name.partition("/")[2]: m for m in read_members(MemorySource(data), "an object")}
     pickle = members.get("data.pkl")
     if pickle is None or not pickle.stored or any(n.startswith("data/") for n in members):
         raise BadModelFile("the object contains tensors")
     text = data[pickle.start : pickle.start + pickle.size]
-    # Shared containers could multiply values, so at most one value per byte is made.
+    # A small pickle can repeat a container very often. So at most one value per byte is created.
     value = _plain(read_pickle(text), 0, iter(range(len(text))))
     encoded = saved_bytes(value)
     for member in read_members(MemorySource(encoded), "an object"):
@@ -45,9 +46,9 @@ def plain_value(data: bytes) -> Any:
 
 
 def _plain(node: Any, depth: int, budget: Iterator[int]) -> Any:
-    """The plain value of a node.
+    """The plain value of a node of the parsed pickle.
 
-    Raises an error if this needs more values than ``budget`` yields.
+    Takes an item of ``budget`` for each value. Raises BadModelFile if ``budget`` is used up.
     """
     if depth > MAX_DEPTH or next(budget, None) is None:
         raise BadModelFile("the object is nested too deeply")

@@ -1,10 +1,9 @@
 """repack: store the same versions with other reset points and deltas.
 
-A *coding* is a full record of a tensor, or a delta. A ``RepackProblem`` reads the stored codings,
-and estimates the sizes of codings that are not stored. The module ``planner`` selects codings from
-which everything can be recovered. Execution copies the selected codings that are stored into new
-packs, and adds the selected codings that are not stored. The new packs replace the old packs in one
-step. Ids do not change.
+A *coding* is a stored form of a tensor: a full record, or a delta. ``RepackProblem`` reads the
+existing codings, and estimates the sizes of codings that do not exist yet. The module ``planner``
+selects codings from which all versions can be recovered. ``rewrite`` writes the selected codings to
+new packs (files), which replace the old packs in one step. The ids of versions do not change.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from mvc.types import Progress
 
 
 class Repacked(Struct, frozen=True):
-    """``plan``: the plan. ``now``: the metrics after its execution; None if nothing was changed."""
+    """``plan``: the executed plan. ``now``: metrics after the execution; None if nothing changed."""
 
     plan: RepackPlan
     now: LayoutMetrics | None
@@ -42,9 +41,9 @@ def repack(
 ) -> Repacked:
     """Plans and executes. Starts again if another operation rewrites the repository meanwhile.
 
-    Weights are dropped first, because the remaining layout must not depend on dropped weights.
-    Recipes in ``goal.alternatives`` are ignored unless a replay proved them. Raises Unattainable,
-    DamagedData, ReadOnly, Busy. After these errors the packs have not changed.
+    If the plan drops weights, drops them first. Then it makes and executes a second plan for the
+    other data. A recipe in ``goal.alternatives`` is ignored unless a replay has proven it. Raises
+    Unattainable, DamagedData, ReadOnly, Busy. After these errors the packs have not changed.
     """
     goal = replace(
         goal,
@@ -97,7 +96,7 @@ def make_plan(
 
 
 def _is_worth(plan: RepackPlan) -> bool:
-    """Whether the plan saves more than the error of the estimates."""
+    """Whether the plan improves the layout by more than the error of the estimates."""
     a, b = plan.before, plan.after
     if plan.prices is not None:
         bound = plan.goal.bound
@@ -114,9 +113,9 @@ def _is_worth(plan: RepackPlan) -> bool:
 
 
 def draw_curve(store: Store, config: Config, progress: Progress | None = None) -> RepackCurve:
-    """The smallest size of all packs for each bound on the recovery time.
+    """For several bounds on the recovery time, the smallest size of all packs.
 
-    Also returns size and times of the stored layout.
+    The result has the size and the times of the stored layout, too.
     """
     return retry_on_rewrite(
         store.snapshot, lambda: curve(RepackProblem(store, config, Goal(), progress))

@@ -1,9 +1,10 @@
 """Repairs the files that are needed to open a repository: the journal and the file ``format``.
 
-The journal has one entry for each operation, and each entry is written twice. A damaged copy is
-rewritten from the other copy. If both copies are damaged, a backup of the repository may have the
-entry. The entry of the backup is used only if its checksum and its position in the hash chain (each
-entry has a hash of all previous entries) are right.
+The journal has one entry for each operation. Each entry is written twice, and has a hash of all
+previous entries. A damaged copy of an entry is rewritten from the other copy. If both copies are
+damaged, the entry is taken from the journal of a backup, if the checksum and the hash there are
+right. The file ``format`` lists features that a reader must support. If it is damaged, these
+features are collected from the stored data.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ _OTHER_JOURNAL = (
 def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
     """Repairs journal and ``format`` of the repository folder ``folder``, in place.
 
-    ``other``: the folder of a copy of the same repository. Raises UnsupportedFormat for a newer
-    format. Raises DamagedData if both copies of an entry are lost and ``other`` does not have the
-    entry. In this case nothing after this entry is changed.
+    ``other``: the folder of a backup. Raises UnsupportedFormat if this mvc is too old for the
+    repository. Raises DamagedData if both copies of an entry are damaged and ``other`` does not
+    have the entry.
     """
     path = folder / FORMAT
     known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
@@ -84,7 +85,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
 
 
 def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
-    """The format features that the codings (full records and deltas) of readable records need."""
+    """The format features that a reader needs to decode the readable records of ``regions``."""
     packs = PackReader(fs, folder / PACKS)
     texts = {
         member.coding.text
@@ -96,10 +97,9 @@ def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozense
 
 
 def _of_manifests(fs: FileSystem, folder: Path, commits: Iterable[Commit]) -> frozenset[str]:
-    """The format features that the readable manifests of these versions need.
+    """The format features that the readable manifests (lists of files) of these versions need.
 
-    If the repository cannot be opened yet, returns all known features: a missing feature would be
-    wrong.
+    If the repository cannot be opened, returns all known features, so that none is missing.
     """
     features = frozenset[str]()
     try:
@@ -147,7 +147,7 @@ class _Journal:
             yield self._written(end)
 
     def _passed(self, recorded: Recorded) -> Iterator[Healed]:
-        """Counts a readable entry, and rewrites its damaged copy if there is one."""
+        """Moves past a readable entry. If one of its copies is damaged, rewrites this copy."""
         entry = recorded.entry
         self.entries += 1
         self.regions += entry.regions
@@ -170,9 +170,9 @@ class _Journal:
         return Healed("journal", f"entry {sequence}", "the other repository")
 
     def _restored(self) -> bytes | None:
-        """The entry of the other journal for the break in this hash chain; None without a break.
+        """The encoded entry of the other journal that replaces the damaged entry here.
 
-        The entry is returned as a frame: its encoded bytes.
+        None if the other journal does not have the entry, or if no readable entry follows here.
         """
         frame_, other, at = self._other_frame(), self._other, self._at
         if frame_ is None or other is None:
@@ -180,17 +180,17 @@ class _Journal:
         rest = self._file.read(at.offset, self._file.size() - at.offset)
         for begin, (payload, sequence, _, _) in frames_behind(rest, 1):
             if sequence >= at.sequence:
-                # A frame (an encoded entry) has the hash of all previous frames. So if the other
-                # journal has the next sound frame of this journal, both journals are equal up to
-                # this frame.
+                # A frame has the hash of all previous frames. So if the other journal has the next
+                # undamaged frame of this journal, both journals are equal up to this frame.
                 follows = rest[begin : begin + OVERHEAD + len(payload)]
                 same = other.read(at.offset + begin, len(follows)) == follows
                 return frame_ if same else None
         return None
 
     def _other_frame(self) -> bytes | None:
-        """The sound frame at the same offset of the other journal. None if it does not continue the
-        hash chain.
+        """The undamaged frame (encoded entry) at the same offset of the other journal.
+
+        None if the hash in the frame is not the hash of this journal's previous entries.
         """
         other, at = self._other, self._at
         if other is None or other.size() <= at.offset:

@@ -1,7 +1,8 @@
-"""The transport to a server: HTTP/1.1 over https, a Unix socket, or the pipes of ssh (``ssh``).
+"""Transfers versions to and from an mvc server, by HTTP/1.1.
 
-The client reconnects after a broken connection. A download then continues at its next byte, and an
-upload at the byte that the server needs next. Redirects are never followed.
+The connection is https, http, a Unix socket, or ssh (module ``ssh``). If the connection breaks, the
+client connects again. Then a download continues with the first byte that the client lacks, and an
+upload with the first byte that the server lacks. Redirects are never followed.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ Explain = Callable[[BaseException], MvcError]
 
 
 class Client:
-    """Sends requests to one server, repeats them, and turns refusals into errors."""
+    """Sends requests to one server, and converts refusals of the server into errors of mvc."""
 
     def __init__(
         self, url: str, pool: HTTPConnectionPool, prefix: str = "", *,
         headers: Mapping[str, str] | None = None, explain: Explain | None = None,
         login: str | None = None,
     ) -> None:  # fmt: skip
-        """``login``: a hint how to get a token, if the client has none."""
+        """``login``: a hint for the user, if the server refuses the client without a token."""
         self.url = url
         self._login = login
         bounded = type("_Bounded", (pool.ConnectionCls,), {"response_class": waiting.Response})
@@ -140,9 +141,10 @@ class Client:
 
 
 class Try(waiting.Allowance, AbstractContextManager["Try"]):
-    """The attempts of one request. As a context manager, it is one attempt.
+    """The attempts of one request. Each ``with`` block is one attempt.
 
-    After a temporary error (Broken, _Later), ``__exit__`` waits, so that the caller tries again.
+    After a temporary error (Broken, _Later), the ``with`` block waits and ends without an error.
+    Then the caller tries again.
     """
 
     def __init__(self, explain: Explain, seconds: float) -> None:
@@ -152,7 +154,7 @@ class Try(waiting.Allowance, AbstractContextManager["Try"]):
         self._failed = 0
 
     def progress(self, size: int) -> None:
-        """Notes that ``size`` bytes arrived: the next broken connection counts as the first one."""
+        """Notes that ``size`` bytes arrived. Earlier broken connections no longer count."""
         self._failed = 0
         self.earn(size)
 
@@ -183,7 +185,10 @@ class _Later(Exception):
 
 
 def _finish(answer: BaseHTTPResponse) -> None:
-    """Returns the connection to the pool. If much of the answer is unread, closes it instead."""
+    """Reads the rest of the answer, and returns the connection to the pool.
+
+    If the rest is long, closes the connection instead.
+    """
     for _ in range(8):
         if not answer.read1(_LEFT_OVER, decode_content=False):
             answer.release_conn()
@@ -215,7 +220,7 @@ def _refuse(url: str, answer: BaseHTTPResponse, login: str | None = None) -> Non
     if kind == wire.CONTENT:
         if answer.status >= 400:
             error = wire.decode_error(_bounded(answer, wire.MAX_PROBLEM))
-            # The hint is local, because the server does not know the names of remotes.
+            # The client makes this hint, because the server does not know the name of the remote.
             if answer.status == 401 and login is not None:
                 raise type(error)(error.message, hint=login)
             raise error
@@ -259,12 +264,15 @@ class HttpTransport:
         return None if data is None else wire.decode_mark(data)
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        """The remote's entries, in one answer that continues after broken connections."""
+        """Yields the slices (parts of the transfer) that the server sends.
+
+        After a broken connection, requests the rest.
+        """
         stream = _Incoming(self._client, wanted)
         try:
             while (received := slices.read(stream.read)) is not None:
                 yield received
-                for _ in received.records:  # the next slice follows the records
+                for _ in received.records:  # read all records, because the next slice follows
                     pass
                 stream.passed(received.place)
         finally:
@@ -281,7 +289,10 @@ class HttpTransport:
         return received
 
     def _upload(self, upload: str, at: int, part: Bytes, *, is_last: bool) -> Received | None:
-        """Sends the part at offset ``at``. Returns the answer to the slice after its last part."""
+        """Sends the part at offset ``at`` of an upload.
+
+        Returns the server's answer after the last part of the upload, and None after other parts.
+        """
         sent = 0
         for tries in self._client.tries(works=is_last):
             with tries:
@@ -293,7 +304,8 @@ class HttpTransport:
                             hint="repeat the command: complete slices are not sent again",
                         )
                 query = f"upload={upload}&at={at + sent}&last={int(is_last)}"
-                body, sent = memoryview(part)[sent:], -1  # -1: unknown; ask the server
+                # -1: if this attempt fails, ask the server how many bytes it has received
+                body, sent = memoryview(part)[sent:], -1
                 received = self._post(tries, query, body)
         return received
 
@@ -316,8 +328,8 @@ class HttpTransport:
 class _Incoming:
     """The bytes of the slices (parts of a transfer) that a server sends.
 
-    ``_consumed``: number of bytes of the next slice that were read. ``_hasher``: the hash of the
-    first of these bytes.
+    ``_consumed``: how many bytes of the current slice were read. ``_hasher``: hashes the first
+    ``wire.CHECKED`` bytes of the slice.
     """
 
     def __init__(self, client: Client, wanted: Wanted) -> None:
@@ -358,7 +370,7 @@ class _Incoming:
 
 
 def _parts(pieces: Iterable[Bytes]) -> Iterator[tuple[bytearray, bool]]:
-    """Joins pieces into parts of the size limit of a request. Yields pairs (part, is_last)."""
+    """Joins pieces into parts of ``wire.PART`` bytes. Yields pairs (part, is_last)."""
     part = bytearray()
     for piece in pieces:
         view = memoryview(piece).cast("B")
@@ -425,7 +437,8 @@ def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectio
         login = urllib3.make_headers(proxy_basic_auth=user) if user else None
         through = urllib3.ProxyManager(proxy, proxy_headers=login, maxsize=2, ssl_context=tls)
         return through.connection_from_host(host, port, "https")
-    except (urllib3.exceptions.HTTPError, ValueError) as error:  # may contain a password
+    except (urllib3.exceptions.HTTPError, ValueError) as error:
+        # The message does not show the variable, because it may contain a password.
         raise WrongUsage(
             "the variable HTTPS_PROXY is invalid", hint="set HTTPS_PROXY=http://HOST:PORT"
         ) from error

@@ -1,10 +1,10 @@
-"""Publishes operations: each takes effect by one journal entry, appended under a short lock.
+"""Publishes an operation, such as a commit: appends its entry to the repository's journal.
 
-Under the lock, the snapshot (what this process has read of the repository) is refreshed, parents
-are chosen and the entry is written. The journal is flushed after the lock is released, so that
-waiting processes share one flush. A process that finds an entry that may not be durable flushes it
-before it appends its own (``heal``). So only the last entry of a journal can be an interrupted
-write. Any earlier unreadable entry is damaged.
+A process locks the journal, reads the entries that are new to its snapshot, and writes its entry.
+It flushes the journal to disk after releasing the lock, so that waiting processes share one flush.
+If the previous entry may not be on disk, the process flushes it before it writes its own entry
+(``heal``). So after a crash only the last entry can be incomplete. An earlier entry that cannot be
+read is damaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 
 
 class ConcurrentRewrite(Exception):
-    """Another process (gc or repack) has replaced the journal; retry the operation."""
+    """gc or repack in another process has replaced the journal. The caller must try again."""
 
 
 def publish(
@@ -47,11 +47,11 @@ def publish(
 ) -> Recorded:
     """Appends the entry that ``make`` returns, durably.
 
-    ``make`` runs under the journal's lock with a refreshed snapshot. If ``make`` raises, nothing is
-    written. The packs (files of encoded objects) that the entry names must be durable. ``release``,
-    which unlocks a pack, runs after writing and before flushing. ``stored``: format features that
-    readers of these objects may need. Raises WrongUsage if readers would refuse the entry, and
-    ReadOnly if a feature forbids writing.
+    ``make`` runs under the journal's lock with a refreshed snapshot. If ``make`` raises an error,
+    nothing is written. The packs (files of encoded objects) that the entry names must be durable
+    before. ``release`` unlocks a pack, and runs after writing and before flushing. ``stored``: the
+    format features of the objects in these packs. Raises WrongUsage if readers would refuse the
+    entry, and ReadOnly if a format feature forbids writing.
     """
     (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)
     return recorded
@@ -65,9 +65,9 @@ def publish_all(
     release: Callable[[], None] | None = None,
     stored: frozenset[str] = frozenset(),
 ) -> list[Recorded]:
-    """As ``publish``, for several entries in a row under one lock.
+    """As ``publish``, for several entries under one lock.
 
-    ``make`` yields the entries, and refreshes the snapshot after each entry.
+    ``make`` yields the entries. After each entry, ``make`` refreshes the snapshot.
     """
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # reading a replaced journal takes long, so not under the lock
@@ -106,7 +106,7 @@ def publish_all(
 
 
 def _readable(entry: Entry) -> Entry:
-    """The entry as readers decode it. Raises WrongUsage if readers would refuse it."""
+    """Decodes the encoded entry, as readers do. Raises WrongUsage if readers would refuse it."""
     data = entry.encoded
     try:
         if len(data) > MAX_ENTRY:
@@ -119,7 +119,7 @@ def _readable(entry: Entry) -> Entry:
 def proven_entry(entry: Entry, at: Position, read: Entry | None = None) -> tuple[bytes, Position]:
     """As ``encode_entry``. Then decodes the result and compares it with ``entry``.
 
-    ``read``: the entry as decoded from ``entry.encoded``, if the caller has decoded it.
+    ``read``: the entry decoded from ``entry.encoded``, if the caller has it.
     """
     data, after = encode_entry(entry, at)
     half = data[: len(data) // 2]
@@ -143,10 +143,10 @@ def _comparable(entry: Entry) -> tuple[object, ...]:
 
 
 def completed(snapshot: Snapshot, entry: Entry) -> Entry:
-    """Adds to an entry the values that depend on earlier entries. The caller must lock the journal.
+    """Sets the fields of an entry that depend on earlier entries. The caller must lock the journal.
 
-    ``previous``: for each statement, the number of the entry with the previous statement of its
-    topic. New statements get the id of this repository and their times.
+    ``previous`` gets, for each statement (such as a deployment), the number of the entry with the
+    previous statement of the same topic. New statements get the id of this repository and times.
     """
     if not entry.statements:
         return entry
@@ -187,20 +187,21 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
         entry = recorded.entry
         alike = (s for s in entry.statements if s.topic == statement.topic)
         greatest = max(greatest, *(s.hybrid_ns for s in alike))
-        # A statement of this repository has the greatest time of its topic so far. A received
-        # statement may have a smaller time, so the search goes on before it.
+        # This repository gives a new statement the greatest time of its topic. A statement from
+        # another repository may have a smaller time, so look at the previous statement, too.
         number = entry.before(statement) if entry.is_received else None
         recorded = None if number is None else snapshot.by_sequence(number)
     return greatest
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
-    """Removes an interrupted write at the journal's end, and flushes the journal.
+    """Removes an incomplete entry at the journal's end, and flushes the journal.
 
-    If one of the two copies of the interrupted entry is complete, restores the other copy instead.
+    Each entry is written twice. If the first copy is complete, completes the second copy instead.
     """
     if not snapshot.journal.settled:
-        snapshot.fs.sync_dir(snapshot.folder)  # gc or repack may have been killed before this
+        # gc or repack may have been killed before it flushed the folder with its new journal
+        snapshot.fs.sync_dir(snapshot.folder)
         snapshot.journal.settled = True
     end = snapshot.position.offset
     size = file.size()
@@ -229,7 +230,7 @@ def _append(file: WriteFile, offset: int, data: bytes) -> None:
     try:
         file.write_at(offset, data)
     except (MvcError, MemoryError):
-        # The entry is an interrupted write now; remove it if possible.
+        # The entry may be incomplete now; remove it if possible.
         with contextlib.suppress(MvcError):
             file.truncate(offset)
         raise

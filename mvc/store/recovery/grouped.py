@@ -1,8 +1,9 @@
-"""Recovers objects from group records, in which one payload stores many tensors.
+"""Recovers small tensors that are stored in groups.
 
-The path to a tensor is a full record, then deltas. Tensors whose paths share a payload are
-processed at the same time, so that the payload is decoded once. All threads decode payloads. One
-thread applies the results to the tensors, in the order of each path.
+The *path* to a tensor is a full record, then deltas. In a group record, one *payload* (encoded
+bytes) stores many tensors. Tensors whose paths share a payload are processed at the same time, so
+that the payload is decoded once. Several threads decode payloads. One thread applies the decoded
+deltas to the tensors, in the order of each path.
 """
 
 from __future__ import annotations
@@ -29,11 +30,7 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
 MOST_GROUPED = 4 * (RECORD + PIECE)
-"""Maximum raw bytes of a group that readers accept.
-
-A writer ends a record with the piece that reaches ``RECORD`` bytes. So it writes at most a quarter
-of this maximum.
-"""
+"""Maximum raw bytes of a group that readers accept. Writers create groups of a quarter at most."""
 
 MOST_JOINT = 16 * (RECORD + PIECE)
 """Maximum raw bytes of all members of a super-step: several lossy deltas in one payload."""
@@ -45,13 +42,13 @@ def is_grouped(path: Path) -> bool:
 
 
 _Route: TypeAlias = tuple[tuple[int, int, bool], ...]
-"""Pack, record offset and direction of each payload on a path."""
+"""For each payload on a path: its pack, its record's offset, and whether its delta is undone."""
 _Together: TypeAlias = Sequence[tuple[PathStep, memoryview]]
-"""One step of every path that uses a record, each with the buffer that it fills."""
+"""The steps of several paths that use the same record, each with the buffer of its path."""
 _Decoded: TypeAlias = list[tuple[memoryview, int]] | list[Addition]
-"""For each member of a record: its bytes or delta, with the width of its elements.
+"""The decoded members of a record: pairs (bytes or delta, width of an element), or lossy deltas.
 
-For a lossy delta instead: what to add to the floats of the base.
+A lossy delta is what to add to the floats of the base.
 """
 
 
@@ -62,10 +59,11 @@ def walk_together(
     *,
     check: bool = True,
 ) -> None:
-    """Fills each buffer along its path, which must have no transform, such as a change of dtype.
+    """Recovers the tensor of each path into the buffer of the path.
 
-    ``pool``: its threads decode payloads. The calling thread must not be one of these threads.
-    Without ``check``, payload checksums are ignored, and the caller checks the result.
+    No path may have a transform, such as a change of dtype. ``pool``: its threads decode payloads.
+    The calling thread must not be one of these threads. Without ``check``, payload checksums are
+    ignored, and the caller must check the tensors.
     """
     clusters: dict[_Route, list[tuple[Path, memoryview]]] = {}
     for path, out in walks:
@@ -90,11 +88,11 @@ def walk_together(
 
 
 def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
-    """Orders all payloads of all routes, so that routes that share a payload use it consecutively.
+    """Orders the payloads of all routes, so that routes with a common payload use it consecutively.
 
-    A payload is given as its route and its index on the route. There is no such order if, for
-    example, one route undoes a delta that another route applies. Then the payloads are ordered by
-    route, and some are decoded more than once.
+    Returns a pair (route, index on the route) for each payload. Sometimes no such order exists, for
+    example if one route undoes a delta that another route applies. Then the payloads are ordered
+    route by route, and common payloads are decoded more than once.
     """
     before: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for route in routes:
@@ -120,7 +118,7 @@ def _apply(
     if any(len(out) != step.member.nbytes for step, out in together):
         raise DamagedData(f"{short_name(first)} has a wrong length")
     decoded, operator = coming(), pipeline_of(first).operator
-    # Search by id and start: the header may have been read again since the planning.
+    # Find the members by id and start, because ``header`` may be a newer copy than ``member``.
     places = {(member.id, member.start): i for i, member in enumerate(first.header.members)}
     for step, out in together:
         result = decoded[places[step.member.id, step.member.start]]
@@ -158,8 +156,8 @@ def decode_super_step(
 ) -> list[Addition]:
     """Decodes a super-step, ``joint`` lossy deltas in one payload. Raises DamagedData.
 
-    Returns the members of the first delta, then those of the second, and so on. ``sizes``: raw
-    bytes of all members, at most ``MOST_JOINT`` in total, because all deltas are in memory at once.
+    Returns the members of the first delta, then the members of the second delta, and so on.
+    ``sizes``: raw bytes of each member, at most ``MOST_JOINT`` in total, to bound memory.
     """
     one = sizes[: len(sizes) // joint]
     if sum(sizes) > MOST_JOINT or one * joint != sizes or Cursor(payload).varint() != joint:

@@ -1,9 +1,10 @@
-"""Recovers objects: decodes the payloads of a path and checks the hash of the result.
+"""Recovers stored objects, such as tensors: decodes them and checks their hashes.
 
-A path is a full record, then deltas. A payload is the encoded bytes of one piece (at most 32 MiB)
-of an object. If the payloads of a path are large in total, they are loaded and applied one by one,
-to bound memory. Otherwise, all payloads are applied chunk by chunk (1 MiB). Objects that optimizer
-steps predict from each other are recovered by one plan (``mvc.store.graph.plan``).
+Large objects are stored in pieces of 32 MiB. The encoded bytes of a piece are a *payload*. The
+*path* to a piece is a full record, then deltas. If the payloads of a path are small in total, they
+are loaded together, and decoded chunk by chunk (1 MiB). Otherwise they are loaded and decoded one
+after the other, to bound memory. Some objects are stored as predictions from other objects
+(optimizer steps). ``mvc.store.graph.plan`` plans how to recover such objects.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from mvc.store.recovery.planned import carry_out
 from mvc.store.recovery.walk import SHORT, Walker, drain, room_for
 
 _QUEUED = 256
-_DESPITE = 8  # paths with damaged payloads that are tried before an object counts as lost
+_DESPITE = 8  # maximum number of paths that ``_despite`` tries
 _T = TypeVar("_T")
 
 
@@ -46,10 +47,9 @@ class Request(Struct, frozen=True):
 
 
 def by_chunks(nbytes: int, total: int, threads: int) -> bool:
-    """Whether several threads decode an object, each some of its chunks, instead of one thread.
+    """Whether an object of ``nbytes`` is so large that several threads decode it together.
 
-    ``total``: raw bytes of all objects that are recovered together. One thread would need more time
-    for a large object than the other threads need for all other objects.
+    ``total``: raw bytes of all objects to recover.
     """
     return nbytes > PIECE or (nbytes > CHUNK and nbytes * threads > total)
 
@@ -79,10 +79,7 @@ class Recovery:
         pool: Executor,
         provided: Mapping[bytes, Available] | None = None,
     ) -> None:
-        """``provided``: objects by id. Their bytes are used even if the objects are stored, too.
-
-        Paths may begin at these objects.
-        """
+        """``provided``: maps ids to objects that need no decoding. Paths may begin at these objects."""
         self.packs = packs
         self._walker = Walker(self.packs, pool)
         self.graph = graph
@@ -93,7 +90,7 @@ class Recovery:
     def fill_from(self, available: Mapping[bytes, Available], requests: Sequence[Request]) -> bool:
         """As ``fill``, but paths may begin at ``available`` objects. Returns False if this fails.
 
-        If each of n versions is recovered from the previous version, n deltas are decoded in total.
+        So a caller that recovers one version after another decodes only one delta for each version.
         """
         objects = {**self._provided, **available}
         try:
@@ -105,8 +102,8 @@ class Recovery:
     def fill(self, requests: Iterable[Request]) -> None:
         """Fills every request's buffer with verified bytes. Raises DamagedData.
 
-        Objects are distributed over the threads. If one object has most of the bytes, its chunks
-        are distributed.
+        Each thread decodes other objects. The chunks of a very large object are divided among the
+        threads.
         """
         wanted = list(requests)
         total, threads = sum(request.spec.nbytes for request in wanted), cpu_count()
@@ -150,7 +147,7 @@ class Recovery:
                     waiting.append(self.pool.submit(self._together, together, parallel=False))
         finally:
             drain(waiting)
-        with suppress(DamagedData):  # on failure, every object is recovered separately
+        with suppress(DamagedData):  # after damage, the loop below recovers each object separately
             walk_together(self.packs, [(path, request.out) for request, path in grouped], self.pool)
         for request, _ in grouped:
             if blob_id(request.spec, request.out, parallel=True) != request.id:
@@ -166,8 +163,8 @@ class Recovery:
     def require(self, id_: bytes, spec: TensorSpec) -> None:
         """Raises DamagedData unless every piece of an object is stored.
 
-        Call it before allocating memory for a large object. A forged manifest may claim any size,
-        but each stored piece occupies some bytes of a pack.
+        Call it before you allocate memory for a large object, because a forged manifest may claim
+        any size.
         """
         if id_ in self._provided:
             return
@@ -198,10 +195,10 @@ class Recovery:
     def _despite(
         self, id_: bytes, proves: Callable[[memoryview], bool], error: DamagedData
     ) -> memoryview:
-        """Recovers a one-piece object from damaged payloads. Raises ``error`` if this fails.
+        """Recovers an object of one piece from damaged payloads. Raises ``error`` if this fails.
 
-        A flipped bit need not change the decoded bytes, although the payload's checksum is wrong.
-        ``proves`` compares the hash of the decoded bytes with the object's id.
+        A damaged payload has a wrong checksum, but sometimes its decoded bytes are right.
+        ``proves``: whether the hash of the decoded bytes is the object's id.
         """
         avoid: set[Place] = set()
         with suppress(DamagedData):  # no path is left
@@ -225,11 +222,11 @@ class Recovery:
         parallel: bool = True,
         check: bool = True,
     ) -> None:
-        """Fills ``out`` with the piece at ``start`` of an object, whose hash is not checked.
+        """Fills ``out`` with the piece at ``start`` of an object. Does not check the object's hash.
 
         Without ``check``, payload checksums are ignored, and only the cheapest path is tried. Then
-        the caller must check the object's hash. After DamagedData, the caller must call again with
-        ``check``.
+        the caller must check the object's hash. If the method raises DamagedData, the caller must
+        call it again with ``check``.
         """
         if id_ in self._provided:
             self._begin(id_, start, out)
@@ -244,7 +241,10 @@ class Recovery:
             walk(plan(self.graph, [id_], start, self._provided))
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
-        """Fills ``out`` from ``origin``, a provided object where a path begins, if there is one."""
+        """Fills ``out`` with a piece of the provided object ``origin``, at which a path begins.
+
+        If ``origin`` is None, does nothing.
+        """
         source = None if origin is None else self._provided[origin]
         if isinstance(source, InFile):
             source.read_into(start, out)
@@ -262,10 +262,10 @@ class Recovery:
         parallel: bool,
         check: bool,
     ) -> None:
-        """Executes a plan. If ``by_products`` is in use, adds recovered inputs to it."""
+        """Executes a plan. If ``by_products`` is in use, adds the inputs of predictions to it."""
         match piece_plan.actions:
             case [Action(base=bytes(), inputs=()) as only] if only.by_chunks and only.id in outs:
-                # Deltas are applied in place.
+                # A single path without predictions: apply its deltas to the buffer in ``outs``.
                 self._begin(only.base, piece_plan.start, outs[only.id])
                 self._walker.walk(only.steps, outs[only.id], parallel=parallel, check=check)
                 return
@@ -284,7 +284,7 @@ class Recovery:
         self.by_products.add(piece_plan.start, extra, checked=check)
 
     def _target_of(self, piece_plan: PiecePlan, *, check: bool = True) -> memoryview:
-        """Executes a plan for one object; returns its piece in new memory."""
+        """Executes a plan for one object. Returns the object's piece in new memory."""
         out = room_for(piece_plan.actions[-1].steps[-1])
         self._run(piece_plan, {piece_plan.targets[0]: out}, parallel=False, check=check)
         return out
@@ -292,8 +292,8 @@ class Recovery:
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[PiecePlan], _T]) -> _T:
         """Calls ``walk`` with the cheapest plan.
 
-        After damage, tries a plan without damaged payloads. If gc or repack has moved the payloads
-        meanwhile, a new plan is made.
+        If payloads are damaged, calls ``walk`` again with a plan that avoids these payloads. If gc
+        or repack has moved the payloads meanwhile, calls ``walk`` again with a new plan.
         """
         first: DamagedData | None = None
         while True:
@@ -321,9 +321,8 @@ class Recovery:
         return True
 
     def _one(self, request: Request, *, parallel: bool = True) -> None:
-        """Recovers an object from undamaged payloads.
-
-        If this fails, recovers it by ``_despite``.
+        """Recovers an object from undamaged payloads, or else from damaged payloads
+        (``_despite``).
         """
 
         def proves(whole: memoryview) -> bool:
@@ -347,9 +346,9 @@ class Recovery:
             raise mismatch(request.id)
 
     def _together(self, requests: Sequence[Request], *, parallel: bool = True) -> None:
-        """Recovers objects that are predicted from each other.
+        """Recovers objects that are predicted from each other, by one plan.
 
-        Then each object whose hash is wrong is recovered separately.
+        Then recovers each object whose hash is wrong separately.
         """
         first = {request.id: request for request in reversed(requests)}
         with suppress(DamagedData):
@@ -365,7 +364,7 @@ class Recovery:
                 self._one(request, parallel=parallel)
 
     def _copied(self, request: Request, piece: memoryview) -> None:
-        """Fills a request with a piece that was recovered earlier as an input of a prediction."""
+        """Fills a request with ``piece``, which was recovered earlier for a prediction."""
         request.out[:] = piece
         if blob_id(request.spec, request.out) != request.id:
             self._one(request, parallel=False)
@@ -416,11 +415,11 @@ class Recovery:
         *,
         parallel: bool = False,
     ) -> None:
-        """Fills each buffer along its path. All paths lead to pieces at the same offset.
+        """Recovers the piece of each path into the buffer of the path. Does not check hashes.
 
-        Inputs of predictions are recovered first. ``available``: pieces at which paths may begin.
-        ``parallel``: use the threads of the pool, to which the calling thread must not belong. No
-        hash is checked. Raises DamagedData.
+        All pieces must have the same offset in their objects. ``available``: pieces at which paths
+        may begin. ``parallel``: use the threads of the pool. The calling thread must not be one of
+        these threads. Raises DamagedData.
         """
         outs = {self.graph.end_of(path.steps[-1]): out for path, out in walks}
         paths = [path for path, _ in walks]

@@ -1,9 +1,9 @@
-"""The committed end of a pack: where the last record ends that a journal entry names.
+"""Finds the committed end of a pack. A pack is a file of records (encoded tensors).
 
-This end is known from the index and from the journal. The index is fast, but it is derived from the
-journal, and may be outdated, damaged, or the index of another repository. So the index is used only
-to choose where to append, because appending at a file's end destroys nothing. Before bytes are
-truncated or a pack is deleted, the whole journal is read.
+Journal entries name the records that belong to the repository. The committed end of a pack is the
+end of its last named record. Bytes after this end are left over from interrupted operations. The
+index answers fast, but the index may be outdated or damaged. So it is used only to choose where to
+append, which destroys nothing. Before mvc truncates or deletes a pack, it reads the whole journal.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class PackEnds:
     def claimed(self, pack: int) -> int | None:
         """The committed end according to the index. None for a pack that must not be written to.
 
-        A pack that no entry names is new if its number is higher than those of all named packs. Its
-        end is then 0. Otherwise, gc or repack has emptied the pack. The result is None, because
-        other processes may still read its old bytes.
+        If no entry names the pack, the pack is new, or gc or repack has emptied it. A new pack has
+        a higher number than all named packs, and the result is 0. For an emptied pack the result is
+        None, because other processes may still read the old bytes of the pack.
         """
         self._snapshot.refresh()
         newest = self._snapshot.newest(keys.PACK + pack.to_bytes(4, "big"))
@@ -32,9 +32,9 @@ class PackEnds:
         return max(r.end for r in newest.entry.regions if r.pack == pack) or None
 
     def proven(self, pack: int) -> int | None:
-        """The committed end according to the whole journal. An index that differs is replaced.
+        """The committed end according to the whole journal. If the index differs, renews the index.
 
-        Call it under the pack's lock, which every writer has until its journal entry is written.
+        The caller must lock the pack. A writer locks the pack until its journal entry is written.
         """
         ends = self.all_proven()
         end = (ends[pack] or None) if pack in ends else (0 if pack > max(ends, default=0) else None)
@@ -56,6 +56,6 @@ class PackEnds:
         return ends
 
     def newest(self) -> int:
-        """The highest pack number that an entry has named, according to the index."""
+        """The highest number of a pack that an entry names, according to the index."""
         key = self._snapshot.last_under(keys.PACK)
         return 0 if key is None else int.from_bytes(key[1:5], "big")

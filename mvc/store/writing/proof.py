@@ -1,17 +1,15 @@
 """Verifies records before they are published: decodes them with the code that readers use.
 
-Before a journal entry names a record (encoded objects with a header), its header, codings,
-checksums, chunk containers, patches, groups, lossy deltas, super-steps (several lossy deltas in one
-payload), manifests and chunks are decoded and compared with the originals. There are two
-exceptions:
+A record is a header and encoded objects, such as tensors. Before a journal entry names a record,
+the whole record is decoded and compared with the original bytes. So a fault of an encoder or of the
+memory does not reach the repository. There are two exceptions:
 
-- After the first ``ALWAYS`` bytes of an operation, not all zstd chunks are decoded if their coding
-  is in the format's first version: only the first chunk of every kind, and one chunk in 32. To
-  decode every chunk would take a quarter of a commit's CPU time.
-- A predicted chunk is decoded from the prediction that was computed for encoding. This prediction
-  is computed again for one chunk in 32.
-
-The originals match their ids, because the caller has hashed them.
+- If an operation stores more than ``ALWAYS`` bytes, only a sample of the later zstd chunks is
+  decoded: the first chunk of every kind, and one chunk in 32. To decode every chunk would take a
+  quarter of a commit's CPU time. A chunk whose coding was added to the format later is always
+  decoded.
+- A predicted chunk is decoded from the prediction that was computed for encoding. Only for one
+  chunk in 32, the prediction is computed again.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ from mvc.store.recovery.decode import check_codings
 from mvc.types import Bytes
 
 ALWAYS = 16 * MIB
-"""The first raw bytes of an operation, of which every chunk is verified."""
+"""Of this many first bytes of an operation, every chunk is verified."""
 _EVERY = 32
-_SHORT = 4096  # up to so many bytes, comparing them is faster than creating arrays of words
+_SHORT = 4096  # up to this length, comparing bytes is faster than creating arrays of words
 
 
 def _prove_bytes(one: Bytes, other: Bytes) -> None:
@@ -56,7 +54,7 @@ def _prove_bytes(one: Bytes, other: Bytes) -> None:
 
 
 class Sampling:
-    """Verifies all chunks, or a sample of the chunks. Safe across threads."""
+    """Verifies the encoded chunks of one operation, all or a sample. Safe across threads."""
 
     def __init__(self, sequence: int) -> None:
         """``sequence``: number of the operation, so that each operation samples other chunks."""
@@ -79,9 +77,8 @@ class Sampling:
     ) -> None:  # fmt: skip
         """Verifies that a chunk decodes to ``new``.
 
-        If the coding needs a format feature, the delta is undone, too, and the result is compared
-        with ``base``. Codings of the format's first version need no such test: undoing their deltas
-        is exact for any bytes.
+        If the coding was added after the format's first version, also undoes the delta, and
+        compares the result with ``base``.
         """
         later, shape = bool(pipeline.features), encoded[0]
         costly = not later and pipeline.method is not None and shape in (CODED, ELIDED)
@@ -113,9 +110,7 @@ class Sampling:
     ) -> None:
         """Verifies that an encoded chunk and the prediction from ``sources`` lead to ``new``.
 
-        ``known``: the prediction computed for encoding. Readers compute the same prediction, with
-        the same function from the same bytes and the signs in the chunk. Nevertheless, one
-        prediction in 32 is computed again.
+        ``known``: the prediction that was computed for encoding.
         """
         state, repeat = known.state, next(self._turns) % _EVERY == 0
         with proof_of(f"a tensor coded by {prediction.text}"):
@@ -166,7 +161,10 @@ def prove_patch(patch: Bytes, new: memoryview, base: memoryview, extra: bytes = 
 
 
 def prove_chunks(payload: Sequence[Bytes], nbytes: int, width: int) -> None:
-    """Verifies the lengths of a tensor's chunks. ``payload``: its head, then every chunk."""
+    """Verifies the list of the lengths of a tensor's chunks.
+
+    ``payload``: the head, which contains this list, and then the chunks.
+    """
     head, *chunks = payload
     with proof_of("the list of a tensor's chunks"):
         read = _container(bytes(head), nbytes, sum(map(len, payload)))

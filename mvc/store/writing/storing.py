@@ -1,6 +1,8 @@
-"""A file during a commit, with the previous version of each of its contents.
+"""The state of one file while a commit stores its contents. A content is the bytes of one tensor.
 
-A content is the bytes of one tensor.
+A content is stored as a delta from its previous version, if there is one. Some contents are not
+copied, but read from memory of the program that commits. They are hashed again after storing, to
+find out whether the program has changed them meanwhile.
 """
 
 from __future__ import annotations
@@ -21,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """The name of a content, and the stored content that probably is its previous version."""
+    """The name of a content. ``base``: the stored content that is probably its previous version."""
 
     name: str
     base: Content | None
 
 
 class Storing(Struct):
-    """A file during a commit. ``ids``: by number, the ids of the contents that are stored already.
+    """``ids``: maps the index of each stored content to its id. ``origins``: one for each content.
 
-    ``origins``: one for each content. ``last``: cache of the file's previous version in memory.
-    ``borrowed``: name and id of each content in the caller's memory, which must not change.
-    ``uncopied``: borrowed contents that ``last`` does not copy. ``masters``: borrowed tensors that
-    are bases of copies in lower precision (``PrecisionCopies``).
+    ``last``: a cache with the previous version of the file. ``borrowed``: maps the index of each
+    content in the caller's memory to its name and id. ``uncopied``: indices of the borrowed
+    contents that no cache has copied. ``masters``: tensors in the caller's memory of which the
+    commit also has a copy in lower precision.
     """
 
     file: ParsedFile
@@ -50,16 +52,18 @@ class Storing(Struct):
         self.nbytes = sum(content.spec.nbytes for content in self.file.contents)
 
     def borrow(self, i: int, id_: BlobId, *, is_copied: bool) -> None:
-        """Records that a content is in the caller's memory.
+        """Records that content ``i`` is in the caller's memory.
 
-        ``is_copied``: a cache has a copy, too.
+        ``is_copied``: whether a cache has a copy of the content.
         """
         self.borrowed[i] = self.origins[i].name, id_
         if not is_copied:
             self.uncopied.append(i)
 
     def prove(self, contents: Iterable[int]) -> None:
-        """Hashes the masters and ``contents`` again. Raises SourceChanged if a tensor differs."""
+        """Hashes ``masters`` and the borrowed ``contents`` again. Raises SourceChanged for a tensor
+        that the caller has changed.
+        """
         for master in self.masters:
             if master.changed():
                 raise tensor_changed(self.path)

@@ -1,6 +1,6 @@
-"""Records and compares the types of schedulers and scalers.
+"""Records the types of a training's scheduler and scaler, and compares them when it is resumed.
 
-The ``state_dict`` of such an object does not contain the object's type. Without this check, a
+The ``state_dict`` of a scheduler does not contain the scheduler's type. Without the comparison, a
 scheduler would silently load the state of a scheduler of another type.
 """
 
@@ -23,21 +23,21 @@ def type_name(obj: Any) -> str:
 def component_type(obj: Any) -> dict[str, Any] | None:
     """The type of a scheduler or scaler; None if ``obj`` is None.
 
-    ``kind``: the type's name. ``functions``: names of a LambdaLR's functions. The name of a lambda,
-    or of an object that is called as a function, is empty.
+    ``kind``: the type's name. ``functions``: the names of the functions of a LambdaLR. For a lambda
+    or a callable object, the name is empty.
     """
     if obj is None:
         return None
-    # accelerate's wrapper has the same state as the scheduler inside it
+    # accelerate wraps a scheduler: record the scheduler, because the wrapper has the same state
     obj = obj.scheduler if type(obj).__module__ == "accelerate.scheduler" else obj
     return {"kind": type_name(obj), "functions": _functions(obj)}
 
 
 def check_type(part: str, recorded: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
-    """Compares an object with the ``component_type`` that a version recorded.
+    """Compares ``obj`` with the ``component_type`` that a version recorded.
 
-    Returns a line for each function that differs, for ``Resumed.differs``. Raises CannotResume if
-    the type differs. ``recorded`` is None if the version does not record the type of this part.
+    Returns a line for each function that has another name. Raises CannotResume if the type differs.
+    ``recorded`` is None if the version did not record a type. ``part``: the name for messages.
     """
     current = component_type(obj)
     if recorded is None or current is None:
