@@ -1,4 +1,4 @@
-"""Public names for transports, which connect to other repositories or serve this repository.
+"""Public names of the modules that connect to other repositories or serve a repository.
 
 Each name is imported on first use, so that commands start fast.
 """

@@ -1,10 +1,10 @@
 """Backup and restore: copy the folder of a repository, and check the copy.
 
 Other processes may commit during a backup. The copy is a repository, too. A repository stores data
-in files, the *packs*. Its journal has one entry for each operation. The entry names the bytes of
-packs that the operation wrote. Named bytes never change. So a second backup to the same folder
-writes only new bytes. mvc reads all new bytes back before it replaces the journal of the copy.
-Until then, the copy has its previous state.
+in files, the *packs*. Its journal has one entry for each operation. The entry names the bytes that
+the operation wrote to packs. These bytes never change. So a second backup to the same folder writes
+only new bytes. mvc reads all new bytes back before it replaces the journal of the copy. Until then,
+the copy has its previous state.
 """
 
 from __future__ import annotations

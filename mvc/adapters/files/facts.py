@@ -16,12 +16,12 @@ from mvc.errors import BadModelFile
 
 _KERAS = re.compile(rb'"(keras_version|date_saved)": "([ -~]{1,50}?)"')
 _KERAS_HEAD = 512
-"""A .keras file begins with ``metadata.json``, which is shorter than this."""
+"""A .keras file begins with its ``metadata.json``, which ends before this byte."""
 
 
 class FileFacts(NamedTuple):
-    """``metadata``: maps names to values. ``types``: maps the key of a quantized tensor to its type,
-    for example ``Q4_K``.
+    """``metadata``: maps names to values. ``types``: maps the key of each quantized tensor to a
+    type, for example ``Q4_K``.
     """
 
     metadata: Mapping[str, Setting]

@@ -23,8 +23,8 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 _FIELD = re.compile(rb"'[<>|=]([a-zA-Z])(\d{1,9})(?:\[\w{1,9}\])?'(?:, \(([\d, ]+)\))?[,)\]]")
 _SHAPE = re.compile(rb"'shape': \(([\d, ]*)\)")
 # Maps the first byte of a msgpack value to three numbers (width, size, values). A count of
-# ``width`` bytes follows the first byte. Without a count (width 0), the count is 1. For each counted
-# item, ``size`` bytes and ``values`` nested values follow.
+# ``width`` bytes follows the first byte. Then ``size`` bytes and ``values`` nested values follow
+# for each counted item. If ``width`` is 0, there is no count, and they follow once.
 _MSGPACK = {
     **dict.fromkeys((*range(128), 192, 194, 195, *range(224, 256)), (0, 0, 0)),
     **{0x80 + n: (0, 0, 2 * n) for n in range(16)},

@@ -213,7 +213,7 @@ class Participant:
     def _continue_warmup(self, left: int) -> bool:
         """Waits for all processes. Returns whether the warm-up continues.
 
-        During the warm-up, only rank 0 trains. ``left``: the steps that are left, known to rank 0.
+        During the warm-up, only rank 0 trains. ``left``: on rank 0, how many steps are left.
         """
         self._link.meet()
         return self._link.spread([b"w" * bool(left)] * self._link.size, 1)[1]

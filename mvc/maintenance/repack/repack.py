@@ -24,7 +24,7 @@ from mvc.types import Progress
 
 
 class Repacked(Struct, frozen=True):
-    """``plan``: the executed plan. ``now``: metrics after the execution; None if nothing changed."""
+    """``plan``: the plan. ``now``: the metrics after its execution; None if nothing changed."""
 
     plan: RepackPlan
     now: LayoutMetrics | None

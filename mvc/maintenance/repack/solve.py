@@ -1,21 +1,19 @@
-"""The solver: which contents are stored in full, and which deltas are stored. Exact for one tree.
+"""Chooses for ``repack`` which tensors are stored in full, and which are stored as deltas.
 
-A *layout* consists of its sources, the contents (tensors) that are stored in full, and a set of
-deltas. A content is recovered along the fastest path from a source. Sizes are bytes. Times are
+A *content* is the bytes of one tensor. If several versions have the same content, it is stored
+once. A *layout* consists of contents that are stored in full, its *sources*, and of deltas. A
+content is recovered from a source by the fastest path of deltas. Sizes are in bytes. Times are in
 whole nanoseconds, so that sums are exact.
 
-A content that several versions have is stored once. If the weights of a version changed, each
-changed content is stored in full or as a delta. A version with a recipe may drop its weights. Then
-the contents that no other version has are not stored, and no path leads through them.
+The *price* of a layout is its size, plus the recovery times of all versions converted to bytes. The
+contents and the deltas between them form trees. ``cheapest_tree`` finds the cheapest layout of one
+tree. A *bound* is the largest allowed recovery time of a version. A version has contents of several
+trees, so each tree gets a part of the bound. Then each tree is planned again within the time that
+the other trees do not use.
 
-Contents and the deltas between them form trees. The price of a layout is its size in bytes, plus
-the times of all recoveries converted to bytes. Without a bound on recovery times, the price is a
-sum over the trees, and ``cheapest_tree`` finds the optimum of each tree. A bound applies to whole
-versions, and a version has contents of several trees. So each tree gets a part of the bound. Then
-each tree is planned again within the time that the other trees leave, while that lowers the price.
-The search for weights to drop changes one version at a time, once from a start at which no weights
-are dropped, and once from a start at which all are dropped. For the layout with the fewest bytes,
-time gets a very low price.
+If a version has a recipe, its weights may be dropped. Then a content that no other version has is
+not stored. The search for weights to drop changes one version at a time. It runs twice: from a
+start without dropped weights, and from a start with all such weights dropped.
 """
 
 from __future__ import annotations
@@ -32,16 +30,16 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 MOST = 2000
-"""A family (a content with its descendants) of this size or more becomes a separate tree.
+"""A content with its descendants is a separate tree if these are at least so many contents.
 
-The search in a tree of n nodes needs memory for up to n * n numbers.
+This bounds memory: the search in a tree of n contents needs up to n * n numbers.
 """
 
 
 class Edge(Struct, frozen=True):
     """The delta from content ``a`` to the later content ``b``.
 
-    ``forward``: whether the delta is not reversible.
+    ``forward``: whether the delta cannot be reversed, to recover ``a`` from ``b``.
     """
 
     a: int
@@ -52,8 +50,8 @@ class Edge(Struct, frozen=True):
 
 
 class Selected(Struct, frozen=True):
-    """``sources``: contents stored in full. ``edges``: positions in ``Nodes.edges`` of stored
-    deltas.
+    """A layout. ``sources``: the contents that are stored in full. ``edges``: the indices in
+    ``Nodes.edges`` of the deltas that are stored.
     """
 
     sources: frozenset[int]
@@ -61,10 +59,10 @@ class Selected(Struct, frozen=True):
 
 
 class Tree(Struct, frozen=True):
-    """A content and its descendants, parents before children.
+    """A content and its descendants. In ``nodes``, parents come before children.
 
-    ``up[i]``: the position in ``nodes`` of the parent of ``nodes[i]``, and the edge from the
-    parent; None for the first node.
+    ``up[i]`` describes the parent of ``nodes[i]``: its index in ``nodes``, and the index in
+    ``Nodes.edges`` of the edge from the parent. None for the first node.
     """
 
     nodes: Sequence[int]
@@ -74,8 +72,8 @@ class Tree(Struct, frozen=True):
 class Nodes(Struct, frozen=True, dict=True):
     """The contents and their possible deltas.
 
-    ``full_bytes[i]`` and ``full_ns[i]``: what content ``i`` costs if it is stored in full.
-    ``edges``: the possible deltas.
+    ``full_bytes[i]`` and ``full_ns[i]``: size and recovery time of content ``i`` if it is stored in
+    full. ``edges``: the possible deltas.
     """
 
     full_bytes: Sequence[int]
@@ -87,7 +85,7 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def around(self) -> list[list[tuple[int, int]]]:
-        """For each content: its neighbours by deltas, each with the delta's edge."""
+        """For each content: pairs of a content that one delta recovers from it, and this delta."""
         table: list[list[tuple[int, int]]] = [[] for _ in range(len(self))]
         for i, edge in enumerate(self.edges):
             table[edge.a].append((edge.b, i))
@@ -97,7 +95,7 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def parents(self) -> list[tuple[int, int] | None]:
-        """For each content: its parent and the edge from the parent."""
+        """For each content: its parent (the base of its delta), and the edge from the parent."""
         parents: list[tuple[int, int] | None] = [None] * len(self)
         for i, edge in enumerate(self.edges):
             parents[edge.b] = (edge.a, i)
@@ -108,8 +106,8 @@ class Nodes(Struct, frozen=True, dict=True):
         """The trees of contents. The nodes of each tree are in depth-first order.
 
         A *family* is a content with its descendants. Of the children of a node, the child with the
-        largest family comes first. A family with ``MOST`` contents or more is a separate tree,
-        although a delta leads to it.
+        largest family comes first. A family with ``MOST`` contents or more is a separate tree. The
+        delta to its first content is not used.
         """
         families = [1] * len(self)
         children: list[list[int]] = [[] for _ in range(len(self))]
@@ -139,7 +137,7 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @property
     def everything(self) -> Selected:
-        """Every content in full and every delta within a tree: the fastest layout."""
+        """The fastest layout: every content in full, and every delta of the trees."""
         edges = (link[1] for tree in self.trees for link in tree.up if link is not None)
         return Selected(frozenset(range(len(self))), frozenset(edges))
 
@@ -149,7 +147,7 @@ class Nodes(Struct, frozen=True, dict=True):
         return full + sum(self.edges[i].bytes for i in layout.edges)
 
     def recovery(self, layout: Selected) -> dict[int, int]:
-        """Maps each content that can be recovered to the nanoseconds of its recovery (Dijkstra)."""
+        """Maps each content that can be recovered to its recovery time in nanoseconds."""
         times: dict[int, int] = {}
         heap = [(self.full_ns[i], i) for i in layout.sources]
         heapify(heap)
@@ -187,10 +185,11 @@ def cheapest_tree(
 
 
 class _Best(Struct):
-    """The cheapest layout of a family (a content with its descendants) if no source outside the
-    family may be used.
+    """The cheapest layout of a family (a content with its descendants) without sources outside the
+    family.
 
-    ``source``: the source from which the family's first content is recovered, or None.
+    ``bytes``: its price. ``source``: the source from which the family's first content is recovered;
+    None if this content is not stored.
     """
 
     bytes: int
@@ -200,7 +199,9 @@ class _Best(Struct):
 class _Search:
     """Finds the cheapest layout of a tree.
 
-    The contents are in preorder, so that a family is a slice of the arrays.
+    For each content and each source, from the leaves to the root, computes the price of the
+    content's family if the content is recovered from this source. The contents are in preorder, so
+    that a family is a slice of the arrays.
     """
 
     def __init__(
@@ -212,11 +213,12 @@ class _Search:
     ) -> None:
         self._tree, self._prices, self._limits = tree, prices, limits
         count = len(tree.nodes)
-        self._separate = [0] * count  # bytes of the children's families, stored separately
+        # For each content: the price of its children's families if each family has own sources.
+        self._separate = [0] * count
         self._full = np.array([contents.full_bytes[i] for i in tree.nodes], np.int64)
         self._bytes = np.zeros(count, np.int64)
         self._ns = np.zeros(count, np.int64)
-        # For each content: the forward deltas on the path to it from the first content.
+        # For each content: how many forward deltas lead from the first content to this content.
         self._barriers = np.zeros(count, np.int64)
         self._end = list(range(1, count + 1))  # end of each family's slice
         depth = np.zeros(count, np.int64)
@@ -231,12 +233,12 @@ class _Search:
             link = tree.up[i]
             assert link is not None
             self._end[link[0]] = max(self._end[link[0]], self._end[i])
-        # For the current content: the time to recover it from each source, and whether a forward
-        # delta is on the path from the source.
+        # For each source: the time to recover the current content from this source, and whether
+        # this is impossible, because a forward delta would have to be reversed.
         self._away = depth + np.array([contents.full_ns[i] for i in tree.nodes], np.int64)
         self._barred = self._barriers > 0
-        # Maps a content with visited children to one row: for each source, what the families of
-        # these children cost.
+        # Maps a content to one row: for each source, the price of the families of those children
+        # of the content that the search has visited.
         self._costs: dict[int, _Row] = {}
         self._own: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)] * count
         self._best: list[_Best | None] = [None] * count
@@ -274,10 +276,7 @@ class _Search:
         return link[0]
 
     def _leave(self, i: int, parent: int | None) -> None:
-        """Computes the costs of i's family for every source.
-
-        Uses the costs of the families of i's children.
-        """
+        """Computes the price of i's family for every source, and adds it to the parent's row."""
         row = self._costs.pop(i, None)
         if row is None:
             row = np.zeros(len(self._away), np.int64)
@@ -300,7 +299,7 @@ class _Search:
         separate = _NEVER if best is None else np.int64(best.bytes)
         self._separate[parent] = min(self._separate[parent] + int(separate), int(_NEVER))
         cut = row > separate
-        cut[family] = False  # the parent's source serves i, too
+        cut[family] = False  # the path from such a source to the parent leads through i
         self._own[i] = np.packbits(cut)
         np.copyto(row, separate, where=cut)
         np.minimum(row, _NEVER, out=row)
@@ -330,17 +329,18 @@ class _Search:
 
 
 BYTES_ONLY = 1e9
-"""A weight (nanoseconds per byte) with which a second of recovery is worth one byte."""
+"""A weight (nanoseconds per byte) for the smallest layout: a byte is worth a second."""
 ENDLESS = 1 << 60
 """More nanoseconds than any recovery."""
 _SWEPT = 24  # how many bounds a sweep tries
-_PASSES = 3  # most rounds over the trees, and over the recipes
+_PASSES = 3  # maximum number of passes in ``_improved`` and in ``_replanned``
 
 
 class Training(Struct, frozen=True):
-    """A recipe: ``ns`` of training restore a version from the earlier version ``base``.
+    """A recipe, which computes a version from the earlier version ``base``.
 
-    ``stored``: the contents of the version that the recipe does not restore. These stay stored.
+    ``ns``: how long the computation takes. ``stored``: contents of the version that the recipe does
+    not compute. These contents must be stored.
     """
 
     base: int
@@ -349,12 +349,12 @@ class Training(Struct, frozen=True):
 
 
 class Priced(Struct, frozen=True):
-    """The problem: contents, versions, and the price of time.
+    """The problem to solve.
 
-    ``holdings``: for each version, its contents. ``fixed_ns``: for each version, the time of
-    recovery without decoding. ``trainings``: maps a version to its recipe. ``weight``: nanoseconds
-    per byte, the same as seconds per gigabyte. ``bound``: the largest allowed nanoseconds of a
-    recovery.
+    ``holdings``: for each version, its contents. ``fixed_ns``: for each version, the part of its
+    recovery time that is not decoding. ``trainings``: maps a version to its recipe. ``weight``: how
+    many nanoseconds a stored byte is worth. ``bound``: the largest allowed recovery time in
+    nanoseconds.
     """
 
     contents: Nodes
@@ -368,8 +368,8 @@ class Priced(Struct, frozen=True):
 class PricedLayout(Struct, frozen=True):
     """A ``layout`` of contents, and the versions whose weights are ``dropped``.
 
-    ``ns``: for each version, the nanoseconds to recover it. ``price``: in nanoseconds, with one
-    recovery of every version.
+    ``ns``: for each version, its recovery time. ``price``: the sum of these times, plus the stored
+    bytes converted to nanoseconds by ``Priced.weight``.
     """
 
     layout: Selected
@@ -386,9 +386,9 @@ class PricedLayout(Struct, frozen=True):
 class _Needs(Struct, frozen=True):
     """What recoveries need if the weights of the versions ``dropped`` are not stored.
 
-    ``contents``: for each version, the contents to decode. ``fixed_ns``: for each version, the time
-    without decoding. ``use``: for each content, the versions that use it. ``prices``: for each
-    content, the price of a nanosecond of its recovery.
+    ``contents``: for each version, the contents to decode. ``fixed_ns``: for each version, the part
+    of its recovery time that is not decoding. ``use``: for each content, the versions that decode
+    it. ``prices``: for each content, how many bytes a nanosecond of its recovery is worth.
     """
 
     dropped: frozenset[int]
@@ -401,8 +401,7 @@ class _Needs(Struct, frozen=True):
 class Solver:
     """Finds layouts for a problem.
 
-    ``shortest``: the longest recovery, in nanoseconds, if every content and every delta of the
-    trees is stored. A layout that drops no weights cannot meet a smaller bound.
+    ``shortest``: the smallest bound that a layout without dropped weights can meet.
     """
 
     def __init__(self, problem: Priced) -> None:
@@ -413,9 +412,10 @@ class Solver:
         self._trees = [
             tree for _, tree in sorted(shares, key=lambda share_and_tree: -share_and_tree[0])
         ]
-        # for each content, the part of the bound that its tree gets
+        # for each content, the weight of its tree when the bound is divided among trees
         self._shares = {node: share for share, tree in shares for node in tree.nodes}
-        # Maps the number of a tree and the prices of its contents to the cheapest layout.
+        # Maps the number of a tree and the prices of its contents to the cheapest layout without a
+        # bound.
         self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}
 
     def _shortest(self, version: int) -> int:
@@ -424,7 +424,7 @@ class Solver:
         return problem.fixed_ns[version] + sum(self._least[c] for c in problem.holdings[version])
 
     def cheapest(self, bound: int | None = None) -> PricedLayout | None:
-        """The layout with the lowest price found within the bound; None if none was found."""
+        """The cheapest layout that the search finds within the bound. None if it finds none."""
         bound = self.problem.bound if bound is None else bound
         trainings = self.problem.trainings or {}
         candidates = frozenset(
@@ -438,10 +438,10 @@ class Solver:
         return min((f for f in layouts if f is not None), key=lambda f: f.price, default=None)
 
     def sweep(self) -> list[PricedLayout]:
-        """Layouts from the fastest to the smallest. Each layout is smaller than the previous
-        layout.
+        """Layouts for growing bounds, from the fastest to the smallest.
 
-        The bounds of these layouts grow by a constant ratio.
+        The bounds grow by a constant factor. A layout that is not smaller than the previous layout
+        is left out.
         """
         smallest, low = self.cheapest(), max(1, self.shortest)
         high = max(low, 0 if smallest is None else smallest.worst)
@@ -471,7 +471,10 @@ class Solver:
         return best
 
     def _best(self, dropped: frozenset[int], bound: int) -> PricedLayout | None:
-        """The best layout if these versions drop their weights; None if none was found."""
+        """The cheapest layout found in which exactly the versions ``dropped`` drop their weights.
+
+        None if no layout was found.
+        """
         needs = self._needs(dropped)
         free = self._priced([self._unlimited(i, needs) for i in range(len(self._trees))], needs)
         if free.worst <= bound:
@@ -509,7 +512,10 @@ class Solver:
     def _limits(
         self, needs: _Needs, bound: int, shares: Mapping[int, float]
     ) -> dict[int, float] | None:
-        """The bound, divided among the trees by ``shares``; None if the bound is too short."""
+        """The largest allowed recovery time of each content. None if the bound is too short.
+
+        The contents of a version get parts of the bound in proportion to ``shares``.
+        """
         limits: dict[int, float] = {}
         for contents, fixed_ns in zip(needs.contents, needs.fixed_ns, strict=True):
             slack = bound - fixed_ns - sum(self._least[c] for c in contents)
@@ -529,7 +535,7 @@ class Solver:
         return self._free[key]
 
     def _layout(self, tree: Tree, needs: _Needs, limits: Mapping[int, float]) -> Selected:
-        """The cheapest layout of a tree within ``limits``. Some layout must meet these limits."""
+        """The cheapest layout of a tree within ``limits``, which some layout must meet."""
         prices = [needs.prices[node] for node in tree.nodes]
         bounds = [limits.get(node, ENDLESS) for node in tree.nodes]
         layout = cheapest_tree(self._contents, tree, prices, bounds)
@@ -537,8 +543,9 @@ class Solver:
         return layout
 
     def _replanned(self, parts: list[Selected], needs: _Needs, bound: int) -> list[Selected]:
-        """Plans each tree again in the time that its versions have left, until no
-        layout changes.
+        """Plans each tree again, within the time that its versions have left until the bound.
+
+        Repeats this a few times, until no layout changes.
         """
         times = [self._contents.recovery(part) for part in parts]
         totals = list(needs.fixed_ns)
@@ -574,10 +581,9 @@ class Solver:
 
 
 def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> dict[int, float]:
-    """The limit for each content of a tree: its recovery time, extended by a proportional share of
-    the time that the tightest of its versions has left.
+    """Maps each content of a tree to a new limit, in proportion to its recovery time ``times``.
 
-    ``slack``: for each version, the nanoseconds that it has left.
+    With these limits, no version needs more additional nanoseconds than its ``slack``.
     """
     totals: dict[int, int] = defaultdict(int)
     for content, ns in times.items():
@@ -592,9 +598,8 @@ def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> di
 def _share(contents: Nodes, tree: Tree) -> float:
     """The weight of a tree when a bound is divided among trees.
 
-    With r deltas between reset points, a tree of n deltas needs n / r full records. So all trees
-    together need the fewest bytes if the time of each tree is proportional to the square root of
-    (bytes that its deltas save * mean time of a delta).
+    It is the square root of (bytes that the tree's deltas save * mean time of a delta). With these
+    weights, all trees together need the fewest bytes if the full records are at regular distances.
     """
     edges = [contents.edges[link[1]] for link in tree.up if link is not None]
     saved = sum(contents.full_bytes[edge.b] - edge.bytes for edge in edges)
@@ -608,16 +613,16 @@ def _count(totals: list[int], times: Mapping[int, int], needs: _Needs, sign: int
             totals[version] += sign * ns
 
 
-# A bundle's delta counts as forward (not reversible) if its reverse loses more than this share of
-# the bytes.
+# The delta between two bundles (``Bundles``) counts as not reversible if reversing it does not
+# recover more than this fraction of the bytes of its base.
 _LOSS = 0.02
 
 
 class _Bundle(Struct, frozen=True):
     """Contents that exactly the same versions have.
 
-    ``members``: coded from members of the bundle ``base``. ``full``: contents that are always
-    stored in full. Without a base, all contents are members.
+    ``members``: contents with a delta from a member of the bundle ``base``. ``full``: contents
+    without such a delta. If ``base`` is None, all contents are members.
     """
 
     base: int | None
@@ -693,13 +698,13 @@ class Bundles:
         return sum(self._contents.full_bytes[content] for content in contents)
 
     def _deltas(self, bundle: _Bundle) -> list[int]:
-        """The numbers of the deltas that code a bundle's members."""
+        """The indices of the deltas whose results are the bundle's members."""
         ups = (self._contents.parents[content] for content in bundle.members)
         return [up[1] for up in ups if up is not None]
 
     def _lost(self, bundle: _Bundle) -> Sequence[int]:
-        """The contents of the bundle's base that no reversible delta of the bundle
-        leads back to.
+        """The contents of the bundle's base that cannot be recovered by reversing the bundle's
+        deltas.
         """
         edges = [self._contents.edges[number] for number in self._deltas(bundle)]
         back = {edge.a for edge in edges if not edge.forward}
@@ -720,7 +725,7 @@ class Bundles:
         )
 
     def contents(self, layout: Selected) -> Selected:
-        """The layout of contents for a layout of bundles."""
+        """Converts a layout of bundles to a layout of contents."""
         sources, edges = set[int](), set[int]()
         times = self.priced.contents.recovery(layout)
         for number in layout.sources:

@@ -48,10 +48,10 @@ def publish(
     """Appends the entry that ``make`` returns, durably.
 
     ``make`` runs under the journal's lock with a refreshed snapshot. If ``make`` raises an error,
-    nothing is written. The packs (files of encoded objects) that the entry names must be durable
-    before. ``release`` unlocks a pack, and runs after writing and before flushing. ``stored``: the
-    format features of the objects in these packs. Raises WrongUsage if readers would refuse the
-    entry, and ReadOnly if a format feature forbids writing.
+    nothing is written. Before the call, the packs (files of encoded objects) that the entry names
+    must be durable. ``release`` unlocks a pack, and runs after writing and before flushing.
+    ``stored``: the format features of the objects in these packs. Raises WrongUsage if readers
+    would refuse the entry, and ReadOnly if a format feature forbids writing.
     """
     (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)
     return recorded
@@ -188,7 +188,7 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
         alike = (s for s in entry.statements if s.topic == statement.topic)
         greatest = max(greatest, *(s.hybrid_ns for s in alike))
         # This repository gives a new statement the greatest time of its topic. A statement from
-        # another repository may have a smaller time, so look at the previous statement, too.
+        # another repository may have a smaller time, so check the previous statement, too.
         number = entry.before(statement) if entry.is_received else None
         recorded = None if number is None else snapshot.by_sequence(number)
     return greatest
@@ -197,7 +197,7 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
     """Removes an incomplete entry at the journal's end, and flushes the journal.
 
-    Each entry is written twice. If the first copy is complete, completes the second copy instead.
+    Each entry is written twice. If one copy is complete, completes the other copy instead.
     """
     if not snapshot.journal.settled:
         # gc or repack may have been killed before it flushed the folder with its new journal

@@ -1,4 +1,4 @@
-"""Recovers small tensors that are stored in groups.
+"""Recovers tensors that are stored in groups.
 
 The *path* to a tensor is a full record, then deltas. In a group record, one *payload* (encoded
 bytes) stores many tensors. Tensors whose paths share a payload are processed at the same time, so
@@ -30,7 +30,7 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
 MOST_GROUPED = 4 * (RECORD + PIECE)
-"""Maximum raw bytes of a group that readers accept. Writers create groups of a quarter at most."""
+"""Maximum raw bytes of a group that readers accept. Writers make groups of at most a quarter."""
 
 MOST_JOINT = 16 * (RECORD + PIECE)
 """Maximum raw bytes of all members of a super-step: several lossy deltas in one payload."""
@@ -118,7 +118,7 @@ def _apply(
     if any(len(out) != step.member.nbytes for step, out in together):
         raise DamagedData(f"{short_name(first)} has a wrong length")
     decoded, operator = coming(), pipeline_of(first).operator
-    # Find the members by id and start, because ``header`` may be a newer copy than ``member``.
+    # Find members by id and start: the header may have been read again after the planning.
     places = {(member.id, member.start): i for i, member in enumerate(first.header.members)}
     for step, out in together:
         result = decoded[places[step.member.id, step.member.start]]

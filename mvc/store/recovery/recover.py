@@ -3,8 +3,8 @@
 Large objects are stored in pieces of 32 MiB. The encoded bytes of a piece are a *payload*. The
 *path* to a piece is a full record, then deltas. If the payloads of a path are small in total, they
 are loaded together, and decoded chunk by chunk (1 MiB). Otherwise they are loaded and decoded one
-after the other, to bound memory. Some objects are stored as predictions from other objects
-(optimizer steps). ``mvc.store.graph.plan`` plans how to recover such objects.
+by one, to bound memory. Some objects are predicted from other objects, such as weights from Adam's
+moments. ``mvc.store.graph.plan`` plans how to recover such objects.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Recovery:
         pool: Executor,
         provided: Mapping[bytes, Available] | None = None,
     ) -> None:
-        """``provided``: maps ids to objects that need no decoding. Paths may begin at these objects."""
+        """``provided``: maps ids to objects that are not decoded. Paths may begin at them."""
         self.packs = packs
         self._walker = Walker(self.packs, pool)
         self.graph = graph

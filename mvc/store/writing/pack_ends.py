@@ -1,8 +1,8 @@
 """Finds the committed end of a pack. A pack is a file of records (encoded tensors).
 
 Journal entries name the records that belong to the repository. The committed end of a pack is the
-end of its last named record. Bytes after this end are left over from interrupted operations. The
-index answers fast, but the index may be outdated or damaged. So it is used only to choose where to
+end of its last named record. Bytes after this end belong to running or interrupted operations. The
+index answers fast, but may be outdated or damaged. So mvc uses the index only to choose where to
 append, which destroys nothing. Before mvc truncates or deletes a pack, it reads the whole journal.
 """
 

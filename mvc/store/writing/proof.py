@@ -38,7 +38,7 @@ from mvc.store.recovery.decode import check_codings
 from mvc.types import Bytes
 
 ALWAYS = 16 * MIB
-"""Of this many first bytes of an operation, every chunk is verified."""
+"""Every chunk in this many first bytes of an operation is verified."""
 _EVERY = 32
 _SHORT = 4096  # up to this length, comparing bytes is faster than creating arrays of words
 

@@ -1,4 +1,4 @@
-"""The state of one file while a commit stores its contents. A content is the bytes of one tensor.
+"""The state of one file while a commit stores it. A *content* is the bytes of one tensor.
 
 A content is stored as a delta from its previous version, if there is one. Some contents are not
 copied, but read from memory of the program that commits. They are hashed again after storing, to

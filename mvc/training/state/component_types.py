@@ -1,4 +1,4 @@
-"""Records the types of a training's scheduler and scaler, and compares them when it is resumed.
+"""Records the types of scheduler and scaler, and compares them when a training is resumed.
 
 The ``state_dict`` of a scheduler does not contain the scheduler's type. Without the comparison, a
 scheduler would silently load the state of a scheduler of another type.

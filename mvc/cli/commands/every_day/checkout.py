@@ -3,7 +3,7 @@
 With REV and no PATHs, mvc writes all files of the version, deletes tracked files that the version
 lacks, and moves HEAD to the version. With PATHs, mvc writes only these files, and HEAD does not
 move. With -o, mvc writes to another place, and HEAD does not move. --at and --target select the
-version by its deployment. mvc verifies every file before it replaces the first one. If a checkout
+version by its deployment. mvc verifies every file before it replaces the first file. If a checkout
 is interrupted, the next mvc command completes it.
 """
 

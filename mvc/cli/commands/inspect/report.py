@@ -2,7 +2,7 @@
 
 The page is one HTML file without scripts and external resources. It shows versions and deployments
 over time, metrics, storage, bounds of recovery times, and how far the weights of each layer
-changed. mvc replaces an earlier report without -f.
+changed. Earlier reports are replaced without -f.
 """
 
 from __future__ import annotations
