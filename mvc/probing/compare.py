@@ -109,7 +109,7 @@ class FirstDifference(Struct, frozen=True):
 
 
 def compare(a: Summary, b: Summary) -> tuple[tuple[LayerRow, ...], FirstDifference | None]:
-    """A row for each call of a layer, and the earliest difference. None if the runs agree."""
+    """A row for each call of a layer, and the earliest difference (None if the runs agree)."""
     gradients = _differing_gradients(a, b)
     rows = (
         *(_row(a, b, call, gradients) for call in a.calls),

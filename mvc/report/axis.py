@@ -39,7 +39,7 @@ class Axis(Struct, frozen=True):
 
     @classmethod
     def of(cls, positions: Iterable[int], by: By = "time") -> Axis:
-        """The shortest axis that contains all ``positions``, but at least a second or a version."""
+        """An axis that contains all ``positions``. Its length is at least one second or version."""
         known = list(positions) or [0]
         least = 10**9 if by == "time" else 1
         return cls(min(known), max(max(known), min(known) + least), by)

@@ -2,9 +2,9 @@
 
 The journal has one entry for each operation. Each entry is written twice, and has a hash of all
 previous entries. A damaged copy of an entry is rewritten from the other copy. If both copies are
-damaged, the entry is taken from the journal of a backup, if the checksum and the hash there are
-right. The file ``format`` lists features that a reader must support. If it is damaged, these
-features are collected from the stored data.
+damaged, the entry is taken from the journal of a backup, if the checksum and the hash of this entry
+are right. The file ``format`` lists features that a reader must support. If the file is damaged,
+these features are collected from the stored data.
 """
 
 from __future__ import annotations
