@@ -1,6 +1,6 @@
-"""Public names for files on disk: listing folders and parsing model files.
+"""Functions and classes that list folders and parse model files, for all other packages of mvc.
 
-Each name is imported on first use, so that commands start fast.
+Each name is imported at its first use, so that commands start fast.
 """
 
 from __future__ import annotations

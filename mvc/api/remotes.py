@@ -76,10 +76,9 @@ class Remotes(Generic[_R]):
     ) -> Remote:
         """Adds a remote, but fetches nothing. ``force``: replace a remote of this name.
 
-        ``options``: fields of ``Remote``, such as ``lazy``. If the remote is a bucket, checks that
-        the bucket's server gives the guarantees that concurrent pushes need. Raises InvalidName,
-        WrongUsage and RefConflict; RemoteRefused, RemoteUnreachable and NotInstalled if the remote
-        is a bucket.
+        ``options``: fields of ``Remote``, such as ``lazy``. Raises InvalidName, WrongUsage and
+        RefConflict. For a bucket, checks that the bucket's server gives the guarantees that
+        concurrent pushes need, and raises RemoteRefused, RemoteUnreachable and NotInstalled, too.
         """
         remote = remotes.remote_of(name, fspath(url), options)
         remote = replace(remote, url=remotes.normalised(remote.url, self._store.fs.cwd()))
@@ -125,9 +124,9 @@ class Remotes(Generic[_R]):
     def maintain(self, name: str, act: Callable[[_R], _T], *, changes: bool = True) -> _T:
         """Calls ``act`` with the repository of a remote in a folder or bucket.
 
-        If another process changed a bucket meanwhile, ``act`` runs again. ``changes``: False if
-        ``act`` only reads; then nothing is written to a bucket. Raises RemoteRefused if the remote
-        is neither a folder nor a bucket: only the owner of such a remote can maintain it.
+        If another process changes the bucket while ``act`` runs, ``act`` runs again. ``changes``:
+        pass False if ``act`` only reads. Raises RemoteRefused if the remote is neither a folder nor
+        a bucket.
         """
         remote = self.find(name)
         if (folder := self.folder(name)) is not None:
@@ -154,10 +153,10 @@ class Remotes(Generic[_R]):
         return lazy.unsent.unsent(self._store, target)
 
     def tracking(self, branch: str | None = None, remote: str | None = None) -> Tracking | None:
-        """Compares a branch (default: the current one) with its remote branch.
+        """Compares a branch (default: the current branch) with the remote branch of the same name.
 
-        Uses the remote branch of the last fetch or push, without network access. None if no such
-        remote branch is known.
+        Uses the commit that the remote branch had at the last fetch or push. None if the remote
+        branch is unknown.
         """
         store, snapshot = self._store, self._store.fresh()
         name = branch or head(snapshot).branch

@@ -45,9 +45,8 @@ class Storage:
     def stats(self, *, calibrate: bool = False, progress: Progress | None = None) -> Stats:
         """Counts versions, reset points, deltas and bytes by kind, and estimates recovery times.
 
-        ``calibrate``: measure how fast this machine decodes, and save the rates in the user's
-        cache. Statistics and reports use these rates. How versions are stored does not depend on
-        the rates.
+        ``calibrate``: first measure how fast this machine decodes, and save the rates in the user's
+        cache. Statistics and reports use these rates.
         """
         if calibrate:
             lazy.rates.calibrate(self._store.fs)
@@ -105,9 +104,9 @@ class Storage:
         reason: Reason = "",
         progress: Progress | None = None,
     ) -> Collected:
-        """Deletes unreachable data and frees the space of these data. Ids do not change.
+        """Deletes unreachable data, and the bytes of forgotten states. Ids do not change.
 
-        ``grace``: how long the versions of an operation are retained after the operation (default:
+        ``grace``: how long after an operation the versions of the operation are retained (default:
         the setting ``gc.grace_days``). ``reason``: recorded in the operation log.
         """
         span = lazy.gc.grace_of(self._config, grace)
@@ -138,7 +137,7 @@ class Storage:
         """Forgets the states of versions permanently. The next ``gc`` deletes the stored bytes.
 
         ``revs``: versions, ranges (``A..B``), or the ``Chosen`` of a dry run. If ``revs`` is empty,
-        retention rules choose the versions: ``unused`` to ``keep_best`` (docs/commands/forget.md).
+        the arguments ``unused`` to ``keep_best`` choose the versions (docs/commands/forget.md).
         Commits, ids and history remain, and ``receipts`` lists the forgotten states. ``dry_run``:
         return the choice, but forget nothing.
         """
@@ -175,43 +174,43 @@ class Storage:
     def receipts(self) -> list[Receipt]:
         """Receipts of forgotten states, oldest first.
 
-        A receipt says who forgot a state, why, and since when no byte of the state remains.
+        A receipt says who forgot a state, why, and when the last byte of the state was deleted.
         """
         return lazy.receipts.receipts(self._store.fresh())
 
     def work_folder(self) -> AbstractContextManager[Path]:
         """A ``with`` block with a new folder in ``.mvc``, which is deleted after the block.
 
-        If a process is killed, the next call and ``gc`` delete the folders of this process.
+        If the process is killed, the next call or the next ``gc`` deletes the folder.
         """
         return lazy.leftovers.work_folder(self._store)
 
     def proofs(self, versions: Iterable[CommitId] | None = None) -> dict[CommitId, ReplayProof]:
-        """Maps versions to proofs, which say that a replay in this repository computed the weights.
+        """Maps versions to proofs. A proof says that a replay here computed the same weights.
 
         ``versions``: only these versions (default: all).
         """
         return availability.proven_here(self._store, versions)
 
     def prove(self, proofs: Sequence[Proof], *, where: str) -> None:
-        """Records that replays in the environment ``where`` computed the states of versions.
+        """Records proofs of replays that were made in the environment ``where``.
 
         Each proof names a version and a path. Raises DamagedData if the version has another state
-        at this path.
+        at this path than the replay.
         """
         lazy.weights.prove(self._store, self._config, proofs, where=where)
 
     def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
         """The bytes and the recovery time of a version, or of its file ``path``, as stored now.
 
-        ``besides``: a version. The bytes of tensors that this version has, too, do not count.
+        Tensors that the version ``besides`` has, too, do not count.
         """
         return lazy.weights.cost(self._store, resolve(self._store, rev), path, besides)
 
     def drop_weights(
         self, alternatives: Mapping[CommitId, Alternative], *, reason: Reason = ""
     ) -> None:
-        """Drops weights that a replay can compute again. The change is durable at the end.
+        """Drops weights that a replay can compute again.
 
         First reads and hashes everything that the replay needs. Raises CannotRetrain if a version
         has no recipe, or if this repository has no proof of the version's replay (``prove``);
@@ -229,14 +228,14 @@ class Storage:
         lazy.weights.store(self._store, self._config, resolve(self._store, rev), file)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
-        """For each of several bounds on the recovery time, how many bytes of packs are needed.
+        """For several limits of the recovery time, how many bytes the repository would need.
 
-        The result contains the bytes and the recovery time of the present layout, too.
+        The result contains the size and the recovery time of the present layout, too.
         """
         return lazy.repack.draw_curve(self._store, self._config, progress)
 
     def queries(self) -> Queries:
-        """How often each version was read (``checkout``, ``restore``, ...), and when last.
+        """How often each version was read (``checkout``, ``restore``, ...), and the newest time.
 
         Raises IoFailed if the query log cannot be read.
         """
@@ -246,8 +245,8 @@ class Storage:
         """Joins consecutive approximate deltas (``lc``) into super-steps, which take less space.
 
         A super-step is one delta for several commits. ``step``: commits per super-step. ``since``:
-        only versions that the operation with this number or a later operation committed. Returns
-        the number of the newest operation, to be passed as ``since`` in the next call.
+        consider only versions that operation ``since`` or a later operation committed. Returns
+        the number of the newest operation. Pass this number as ``since`` in the next call.
         """
         newest = self._store.fresh().position.sequence
         lazy.super_steps.join(self._store, self._config, step, since=since)

@@ -47,14 +47,15 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 PAGER = "MVC_PAGER"
 SOON = 0.5  # seconds before progress is shown
-_NAME = 24  # limit of characters of the item that a progress bar names
+_NAME = 24  # a progress bar shows at most this many characters of an item's name
 
 
 class Output:
     """The output of one command.
 
     ``color``: auto (on a terminal, if NO_COLOR is unset), always or never. ``verbosity``: -1 if
-    quiet, otherwise the number of -v. ``incomplete``: the damage that makes the output incomplete.
+    quiet, otherwise the number of options -v. ``incomplete``: the damage that makes the output
+    incomplete.
     """
 
     def __init__(self, color: str = "auto") -> None:
@@ -96,7 +97,7 @@ class Output:
         return click.style(text, **_STYLES[style]) if style and self.colored and text else text
 
     def few(self, words: Sequence[str], room: int, gap: str = "  ") -> str:
-        """As many words as fit in ``room`` columns, and the number of the remaining words.
+        """As many words as fit in ``room`` columns, and the number of omitted words.
 
         With -v, or if the output is piped, returns all words.
         """
@@ -182,9 +183,9 @@ class Output:
     ) -> None:
         """Prints a heading and the first ``most`` rows. Without rows, prints nothing.
 
-        ``columns``: columns, or titles as ``titled`` reads them. ``styles``: one style for each
-        row, in place of the styles of the columns. Columns that are empty in every row are omitted.
-        On a terminal, the table is fitted to the width, except with -v.
+        ``columns``: a list of columns, or a text of titles (``titled``). ``styles``: a style for
+        each row, in place of the styles of the columns. Columns that are empty in every row are
+        omitted. On a terminal, the table is fitted to the width, except with -v.
         """
         every = [*rows]
         all_columns = titled(columns) if isinstance(columns, str) else columns

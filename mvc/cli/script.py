@@ -21,8 +21,9 @@ _HIDDEN = "__mvc_script__"
 class Script:
     """A script, named as ``FILE.py[:NAME]``.
 
-    ``recorded``: whether a recipe (a recorded training) will name functions of the script. A recipe
-    names a function by its module. So in this case, the module has the name of the file.
+    ``recorded``: whether a recipe (a recorded training) will name functions of the script. If so,
+    the script is imported under the name of the file, because a recipe names a function by its
+    module.
     """
 
     def __init__(
@@ -43,9 +44,9 @@ class Script:
         return value
 
     def value(self, name: str) -> Any:
-        """The result of the function ``name``. If ``name`` is no function, its value.
+        """The attribute ``name`` of the module, or its result if the attribute is a function.
 
-        None if the module has no ``name``.
+        None if the attribute is missing.
         """
         value = self.get(name)
         return value() if callable(value) else value
@@ -57,7 +58,10 @@ class Script:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """In the ``with`` block, redirects stdout to stderr, and turns errors into WrongUsage."""
+        """A ``with`` block for the script's code. Redirects stdout to stderr.
+
+        Turns errors into WrongUsage, except MvcError and MemoryError.
+        """
         try:
             with redirect_stdout(sys.stderr):
                 yield

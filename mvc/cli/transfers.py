@@ -103,7 +103,7 @@ def _print(
 
 
 def _row(update: RefUpdate, to: str) -> tuple[str, str, str]:
-    """The cells of a changed ref: ``* new branch  main -> origin/main``.
+    """The table cells for a changed ref, such as ``* new branch  main -> origin/main``.
 
     ``to``: the name after the arrow.
     """
@@ -132,11 +132,11 @@ def _ids(versions: Sequence[CommitId]) -> str:
 def note_unsent(session: Session, target: str | None = None, *, has_reports: bool = False) -> None:
     """Prints the deployments that remotes lack.
 
-    ``has_reports``: whether the answer has reports of nodes (machines that serve a model). If so,
-    prints how to get newer reports, too.
+    ``has_reports``: whether the command has printed reports of nodes (machines that serve a model).
+    If so, prints how to get newer reports, too.
     """
     remotes = session.repo.root / ".mvc" / "remotes.yaml"
-    if session.fs.stat(remotes) is not None:  # without remotes, no slow imports
+    if session.fs.stat(remotes) is not None:  # without remotes, skips slow imports
         if has_reports:
             session.note(
                 "reports to a remote: as of the last 'mvc fetch --nodes'; "
@@ -147,9 +147,9 @@ def note_unsent(session: Session, target: str | None = None, *, has_reports: boo
 
 
 def unsent_line(unsent: Unsent) -> str:
-    """The line of a deployment that a remote lacks.
+    """The line for a deployment that a remote lacks.
 
-    ``prod: not sent yet to origin: run 'mvc push origin' (or use --push)``.
+    Example: ``prod: not sent yet to origin: run 'mvc push origin' (or use --push)``.
     """
     target, name = printable(unsent.target), printable(unsent.remote)
     if unsent.state == "not sent":

@@ -1,8 +1,8 @@
-"""Stores the positions and values of nonzero words, as GCXS in VSOL does (docs/pipelines.md).
+"""Encodes words of which most are zero: stores the positions and values of the nonzero words.
 
-VSOL is C. Heitenberger's thesis (§3.2.6). Zero means the word 0, not the number 0.0. The exclusive
-or of two floats that differ only in the sign is the word 80000000, which is equal to zero in a
-float comparison. docs/format.md defines the bytes ("Positions and values").
+A word is nonzero if any of its bits is 1. So the float -0.0 is a nonzero word. docs/format.md,
+"Positions and values", defines the bytes. The method is GCXS in VSOL, the thesis of C. Heitenberger
+(§3.2.6; docs/pipelines.md).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mvc.codecs.words import Bytes, Words, word_type
 from mvc.errors import DamagedData
 
 OPTIONS = ("values", "layers", "indices", "diff")
-_SHARE = 0.5  # share of nonzero words; above, positions take more bytes than they save
+_SHARE = 0.5  # if a larger share of words is nonzero, all words are stored, without positions
 
 
 def encode_sparse(words: Words, options: Set[str], method: Compressor | None) -> Parts:
-    """Encodes the words of one chunk, or of a group; returns parts to be joined."""
+    """Encodes words. Returns the parts of the encoded bytes, which the caller joins."""
     at = np.flatnonzero(words)
     if len(at) > _SHARE * len(words):
         columns = [(words, "values")]
@@ -44,7 +44,7 @@ def decode_sparse(
 ) -> tuple[Words, Words | None]:
     """The nonzero words among ``size`` words, and their positions.
 
-    The positions are None if all words are nonzero. Raises DamagedData. Allocates at most a fixed
+    If all words are stored, the positions are None. Raises DamagedData. Allocates at most a fixed
     multiple of ``size``.
     """
     count = cursor.varint()
@@ -72,10 +72,12 @@ def _column(
 
 
 def _positions(steps: Words, size: int, differences: bool) -> Words:
-    """The positions that ``steps`` stores. Raises DamagedData unless they ascend below ``size``."""
+    """The positions that ``steps`` stores. Raises DamagedData if positions are not ascending, or
+    if a position is ``size`` or more.
+    """
     later = steps[1:]
     if differences:
-        # No step may be longer than 'size'. So the sum of all steps cannot wrap around.
+        # Every step must be below ``size``. So the sum of all steps cannot overflow.
         sound = bool((steps < size).all() and (later > 0).all())
         at = np.cumsum(steps, dtype=steps.dtype)
     else:

@@ -1,15 +1,15 @@
-"""Messages between coordinator and workers, with their exact size in bytes.
+"""Messages between the coordinator and the workers of a distributed training.
 
-A message is a header (kind, worker, round, sub-round), then its numbers, then its data. The runner
-sends exactly the bytes of ``to_bytes``. ``size`` is the number of these bytes. A message goes up
-(from a worker to the coordinator) or down (from the coordinator to a worker). The field ``worker``
-is the number of this worker.
+A message is a header (kind, worker, round, sub-round), then numbers, then data. A message goes *up*
+(from a worker to the coordinator) or *down* (from the coordinator to a worker). The field
+``worker`` is the number of this worker.
 
-In a round, all workers train the newest global model, the reference. The drift of a worker is its
-model minus the reference. The value of a safe function (``mvc.distributed.safe``) is negative while
-the drift is small, compared with a distance, the radius. A round has sub-rounds. In a sub-round of
-FGM, a worker counts by how many quanta this value has risen. The quantum is an amount that is fixed
-for the sub-round. examples/reproduce/distributed/README.md explains the protocols.
+A training has rounds, and a round has sub-rounds. When a round begins, all workers have the same
+global model, the *reference*. The *drift* of a worker is its model minus the reference. A *safe
+function* (``mvc.distributed.safe``) has a negative value while the drift is small, compared with a
+distance, the *radius*. In the protocol FGM, a worker counts in each sub-round by how many *quanta*
+the value of its safe function has risen. The coordinator sends the size of a quantum.
+examples/reproduce/distributed/README.md explains the protocols.
 """
 
 from __future__ import annotations
@@ -67,8 +67,10 @@ class Value(Message, frozen=True):
 
 
 class LocalState(Message, frozen=True):
-    """Up: ``square``, the squared norm of the drift, and ``along``, the length of the drift in the
-    direction of the newest change of the global model, rounded to float32.
+    """Up: ``square`` is the squared norm of the drift.
+
+    ``along``, rounded to float32: the length of the drift in the direction of the newest change of
+    the global model.
     """
 
     square: float
@@ -95,10 +97,9 @@ class Done(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """Down: a round begins. ``data``: the global model if ``full`` is 1, otherwise its encoded
-    change.
+    """Down: a round begins. ``quantum``: as in Quantum.
 
-    ``quantum``: as in Quantum.
+    ``data``: the global model if ``full`` is 1, otherwise the encoded change of the global model.
     """
 
     full: int
@@ -107,7 +108,7 @@ class Begin(Message, frozen=True):
 
 
 class Quantum(Message, frozen=True):
-    """Down: a sub-round begins. ``quantum``: the rise of the safe function that counts as one."""
+    """Down: a sub-round begins. ``quantum``: the size of one quantum in this sub-round."""
 
     quantum: float
 
@@ -121,13 +122,13 @@ class Fetch(Message, frozen=True):
 
 
 class Balance(Message, frozen=True):
-    """Down: a sub-round begins. The worker trains on from the reference plus the encoded change."""
+    """Down: a sub-round begins. The worker continues from the reference plus the encoded change."""
 
     data: bytes
 
 
 class Continue(Message, frozen=True):
-    """Down: a sub-round begins, and the worker trains on from its own model."""
+    """Down: a sub-round begins. The worker continues to train its own model."""
 
 
 class Stop(Message, frozen=True):
@@ -135,8 +136,8 @@ class Stop(Message, frozen=True):
 
 
 class Radius(Message, frozen=True):
-    """Down: the radius that the coordinator has measured, sent before the first round that uses
-    it.
+    """Down: the radius that the coordinator has measured. Sent before the first round that uses
+    this radius.
     """
 
     radius: float

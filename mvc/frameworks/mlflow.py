@@ -20,9 +20,7 @@ _SETTING, _VARIABLE = "mlflow.tags", "MVC_MLFLOW_TAGS"
 
 
 class VersionTags(RunContextProvider):
-    """Tags of a run that starts in a repository or in a folder inside a repository, if enabled
-    there.
-    """
+    """Adds tags to each run that starts inside a repository which enables the tags."""
 
     def in_context(self) -> bool:
         return True  # ``tags`` is empty if there is nothing to add
@@ -30,7 +28,7 @@ class VersionTags(RunContextProvider):
     def tags(self) -> dict[str, str]:
         """The tags ``mvc.commit``, ``mvc.root`` and ``mvc.branch`` for HEAD.
 
-        Warns if HEAD cannot be read. Empty if the tags are not enabled.
+        Warns if HEAD cannot be read. Empty if the repository does not enable the tags.
         """
         try:
             with Repository.open(config=_settings) as repo:
@@ -50,6 +48,6 @@ class VersionTags(RunContextProvider):
 
 
 def _settings(file: Path | None) -> Config:
-    """Settings from ``file``. Of mvc's environment variables, only the one for tags counts."""
+    """Settings from ``file``. Ignores the variables ``MVC_*``, except ``MVC_MLFLOW_TAGS``."""
     names = [name for name in os.environ if name == _VARIABLE or not name.startswith("MVC_")]
     return settings(file, {name: os.environ[name] for name in names})

@@ -1,14 +1,14 @@
-"""Plans a collection: which codings and journal entries gc retains, and which it deletes.
+"""Plans a garbage collection (``mvc gc``): which stored data stay, and which are deleted.
 
 A *coding* stores an object (a tensor or a manifest, the list of a version's files), either in full
 or as a delta from another object. ``StorageGraph`` lists all codings and is the input of the plan.
 A *root* is a version that stays in any case. Roots are the versions that refs, HEAD and deployments
-name. Retracted deployments count, too, because they are evidence. A version is also a root if an
-operation within the grace period made it, or moved a ref from it or to it.
+(even retracted deployments) name. A version is a root, too, if an operation within the grace period
+created the version, or moved a ref from or to the version.
 
-The ancestors of a root stay. If a version stays, the versions that it needs stay, too: for example,
-the version from which its recipe starts the training. A version that stays retains its state,
-unless the state is forgotten. Dropped weights of the state are not retained.
+The ancestors of a root stay. If a version stays, the versions that are needed to reproduce this
+version stay, too. The state of a version that stays is retained, except forgotten states and
+dropped weights.
 
 The plan lists the codings to retain (``keep_codings``), the journal entries that can be shortened
 (``VersionHistory.shortened``), and the packs with enough garbage to be rewritten.
@@ -44,27 +44,27 @@ from mvc.store.packs.reader import PACK_HEADER
 from mvc.store.packs.records import RecordHeader
 from mvc.store.store import DiskUse
 
-_WORTH = 0.05  # a pack or the journal is rewritten if this share of its bytes is garbage
+_WORTH = 0.05  # a pack or the journal is rewritten if at least this share is garbage
 _SMALL = 8 * MIB  # smaller packs are joined if there are more than _SCATTERED such packs
 _SCATTERED = 64
 _BLOCK = 4096  # bytes; the journal is not rewritten to save fewer bytes
 
 
 Estimate = Callable[[bytes, bytes | None], int]
-"""The bytes of a delta of an object from a base, or of the full record that a commit would prefer.
+"""Estimates the size of a new coding of an object. Arguments: the ids of the object and its base.
 """
 
 
 class Collection(Struct, frozen=True):
-    """What a collection deletes, or would delete. Sizes are bytes on disk.
+    """What a collection deletes, or would delete. Sizes are in bytes on disk.
 
     ``commits``: unreachable versions. ``objects``: how many tensors and manifests no version needs.
     ``operations``: how many journal entries are deleted. ``phantoms``: how many unneeded objects
-    stay because deltas need them as bases. ``recoded``: how many objects are encoded again so that
-    an unneeded base can be deleted. ``freed``: the bytes that a plan is estimated to free, or that
-    a collection freed. ``unquarantined``: bytes deleted from the quarantine (retained damaged
-    data), because these bytes may belong to states forgotten by name. ``quarantined``: bytes that
-    stay in quarantine.
+    stay because deltas need these objects as bases. ``recoded``: how many objects are encoded again
+    so that an unneeded base can be deleted. ``freed``: the estimated number of bytes that a plan
+    frees, or the number of bytes that a collection freed. ``unquarantined``: bytes that are deleted
+    from the quarantine (a folder of damaged data), because these bytes may belong to states
+    forgotten by name. ``quarantined``: bytes that stay in the quarantine.
     """
 
     commits: tuple[CommitId, ...]
@@ -84,7 +84,7 @@ class Collection(Struct, frozen=True):
 class CollectionPlan(Struct, kw_only=True):
     """A plan to delete all that is not in ``reach``.
 
-    ``residue``: whether bytes of forgotten states stay in packs, as bases or in unused parts.
+    ``residue``: whether packs still contain bytes of forgotten states after the collection.
     """
 
     reach: Reachable
@@ -93,11 +93,11 @@ class CollectionPlan(Struct, kw_only=True):
     residue: bool
 
     def fully_deleted(self) -> tuple[CommitId, ...]:
-        """Forgotten versions of whose state the plan leaves no byte.
+        """The forgotten versions whose states this plan deletes to the last byte.
 
         Leaves out versions for which an earlier collection recorded that no byte is left. If
-        ``residue`` is true, returns only versions forgotten by name. Bytes of states forgotten by
-        rule may then remain, as bases of other contents or in packs that are not rewritten.
+        ``residue`` is true, bytes of states forgotten by rule may remain. So in this case, only
+        versions forgotten by name are returned.
         """
         forgotten = self.reach.forgotten.items()
         fresh = (id_ for id_, named in forgotten if named or not self.residue)
@@ -109,8 +109,8 @@ class CollectionPlan(Struct, kw_only=True):
         """Whether the plan deletes nothing that an operation needs.
 
         ``recorded``: an operation that was published after the plan was made. ``headers``: the
-        headers of the operation's records (the parts of packs that it wrote). Call ``allows`` for
-        every such operation, in the order of publication.
+        headers of the records that the operation wrote to packs. Call ``allows`` for every such
+        operation, in the order of publication.
         """
         entry, reach, graph = recorded.entry, self.reach, self.rewrite.graph
         if entry.forgets or any(mark.change == "stored" for mark in entry.states):
@@ -131,9 +131,9 @@ class CollectionPlan(Struct, kw_only=True):
 
 
 class Specs(Mapping[bytes, TensorSpec]):
-    """Maps the id of each blob (a tensor's bytes) of the states that stay to its dtype and shape.
+    """Maps ids of blobs to specs. A blob is the bytes of a tensor, a spec its dtype and shape.
 
-    ``lost``: maps the ids of blobs that are not stored to their specs.
+    Contains all blobs of the states that stay. ``lost``: the blobs that are not stored.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class Specs(Mapping[bytes, TensorSpec]):
         states: set[ManifestId],
         dropped: Mapping[ManifestId, Iterable[int]],
     ) -> None:
-        """``states``: the manifests of the states that stay, which ``graph`` has read.
+        """``states``: the manifests of the states that stay. ``graph`` has read these manifests.
 
-        ``dropped``: maps a manifest to the positions of its contents that do not stay.
+        ``dropped``: maps a manifest to the positions of the contents that do not stay.
         """
         self._graph, contents = graph, graph.contents
         self._specs = contents.known_specs
@@ -218,7 +218,7 @@ def reachable(
     forget: Mapping[CommitId, bool] | None = None,
     in_use: Set[CommitId] = frozenset(),
 ) -> Reachable:
-    """The versions and objects that stay. Operations before ``cutoff_ns`` do not make roots.
+    """The versions and objects that stay. ``cutoff_ns``: the start of the grace period.
 
     ``forget``: more versions to treat as forgotten, by name (True) or by rule (False). ``in_use``:
     forgotten versions whose states stay because HEAD or a recipe needs them.
@@ -233,8 +233,8 @@ def reachable(
     commits = {id_ for id_, number in history.numbers.items() if number in numbers}
     states = commits - forgotten.keys()
     needed = {m for id_ in states if (m := history.manifest(id_)) is not None}
-    # Most manifests were read with their entries. Here the rest is read, oldest manifests first,
-    # because a manifest may be a delta from an older one.
+    # Read the manifests that were not read yet. The oldest manifests are read first, because a
+    # manifest may be a delta from an older manifest.
     for id_ in sorted(needed - contents.manifests.keys(), key=graph.number):
         contents.require(id_, [coding.step for coding in graph.codings(id_)])
     positions, dropped = dict[ManifestId, list[int]](), set[bytes]()
@@ -256,7 +256,7 @@ def reachable(
     for commit_id, named in forgotten.items():
         objects = _objects_of(graph, commit_id)
         if named and not objects and commit_id in fresh:
-            # The manifest is damaged, or was collected after a rule forgot the version. So every
+            # The manifest is damaged, or was deleted after a rule forgot the version. So every
             # object that no version needs may be an object of this version.
             objects = set(map(graph.id_of, np.flatnonzero(graph.coded).tolist()))
         unneeded = {id_ for id_ in objects if not reach.needs(id_)}
@@ -335,12 +335,10 @@ def collect(
 
 
 def _leaving(graph: StorageGraph, retained: RetainedCodings) -> Flags:
-    """The rows (numbers of codings in the graph) to drop.
-
-    A delta whose base is lost cannot be decoded. If its object has another coding or is not needed,
-    the delta is dropped, because its header names the lost base, which may be an object of a
-    forgotten state.
-    """
+    """The rows (numbers of codings in the graph) to delete."""
+    # A delta whose base is lost cannot be decoded. Its header names the base, and the base may be
+    # an object of a forgotten state. So the delta is deleted, unless it is the only coding of a
+    # needed object.
     useless = ~graph.sound & (graph.coded | ~retained.needed)[graph.object]
     return (graph.sound & ~retained.rows) | useless
 
@@ -356,15 +354,14 @@ class _PackUse(Struct, frozen=True):
 
 
 def _pack_uses(graph: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> dict[int, _PackUse]:
-    """Maps each pack in ``sizes`` to its use after the codings with the row numbers ``leaves`` are
-    dropped.
+    """Maps each pack in ``sizes`` to its use. ``leaves``: the codings that are deleted.
 
     Bytes between records are garbage, too.
     """
     record_of, count = graph.records_by_row, len(graph.packs)
     stays = np.bincount(record_of, ~leaves, count)
     freed = np.bincount(record_of, column(graph.payloads) * leaves, count)
-    freed[column(graph.groups) > 0] = 0  # codings that share one payload: the payload stays
+    freed[column(graph.groups) > 0] = 0  # a payload that several codings share stays
     used = np.where(stays > 0, column(graph.lengths) - freed, 0)
     pack_of = column(graph.packs)
     return {
@@ -427,9 +424,8 @@ def keep_codings(graph: StorageGraph, reach: Reachable, estimate: Estimate) -> R
 
     A path (series of deltas) to a needed object may lead through objects that no version needs.
     Then the smallest of three alternatives is chosen: a new delta from the nearest needed object on
-    the path, a new full record, or the old path. Objects that optimizer steps predict from each
-    other are decided together. An old path through an object of a state forgotten by name is not
-    allowed.
+    the path, a new full record, or the old path. An old path through an object of a state
+    forgotten by name is not allowed.
     """
     needed = reach.blobs.objects.copy()
     manifests = graph.numbers(b"".join(reach.manifests))
@@ -457,11 +453,11 @@ class _CutOff(Struct, frozen=True):
 
 
 class _Reconnecting:
-    """Adds to ``retained`` the paths of needed objects that have lost their paths.
+    """Adds codings to ``retained`` until every needed object can be decoded again.
 
     ``_named``: for each object whether one of its codings is retained. The base of a retained delta
-    must have a coding, too. The delta names its base by the first 8 bytes of the id, and only a
-    coding of the base has the full id.
+    must have a coding: the delta contains only the first 8 bytes of the base's id, and the coding
+    contains the full id.
     """
 
     def __init__(
@@ -479,9 +475,9 @@ class _Reconnecting:
     def cut_off(self) -> Iterator[list[_CutOff]]:
         """Yields the needed objects without a path or a coding, oldest first.
 
-        Objects that optimizer steps predict from each other come in one list. Reconnect each list
-        before the next one is requested, because the new codings may restore paths of later
-        objects.
+        Objects that an optimizer step computes from each other come in one list. Call
+        ``reconnect`` for a list before you request the next list, because the new codings may
+        restore paths of later objects.
         """
         graph, retained, nodes = self._graph, self._retained, self._nodes
         for row in np.flatnonzero(retained.rows & graph.delta & ~nodes[graph.node]).tolist():
@@ -502,9 +498,9 @@ class _Reconnecting:
                 yield [self._cut_off(graph.id_of(mate)) for mate in sorted(together)]
 
     def _mates(self, numbers: Integers) -> dict[int, set[int]]:
-        """Maps an object to its neighbours by prediction.
+        """Maps each object to the inputs and results of the object in optimizer steps.
 
-        A neighbour predicts the object, or is predicted from it, in a coding that is dropped.
+        Considers only steps whose codings are not retained.
         """
         graph = self._graph
         lost = np.zeros(len(graph), np.bool_)
@@ -530,11 +526,11 @@ class _Reconnecting:
         return _CutOff(id_, self._pieces(self._graph.number(id_)), base, steps)
 
     def reconnect(self, lost: Sequence[_CutOff], sizes: Sequence[int]) -> None:
-        """Retains the old codings on the paths to ``lost`` objects, if they are smaller than new
-        codings.
+        """Retains the old codings on the paths to ``lost`` objects, or requests new codings.
 
-        If the old codings are larger in total, decides for each object separately. ``sizes``: the
-        number of bytes of the new coding of each object.
+        Chooses the smaller alternative. If all old codings together are larger than all new
+        codings, chooses for each object separately. ``sizes``: the size of the new coding of each
+        object.
         """
         retained, graph = self._retained, self._graph
         steps = self._path_codings(lost)
@@ -606,7 +602,7 @@ class _Reconnecting:
         return not shared and named and not ends & self._reach.purged
 
     def _neighbour(self, id_: bytes) -> bytes | None:
-        """A needed object that a retained reversible delta codes from the object ``id_``."""
+        """A needed object that is stored as a retained reversible delta from ``id_``, or None."""
         deltas = self._graph.codings_from(id_)
         retained = (coding.member.id for coding in deltas if self._retained.rows[coding.row])
         return next(filter(self._is_base, retained), None)
@@ -615,8 +611,9 @@ class _Reconnecting:
         return (id_, 0) in self._reached and self._reach.needs(id_)
 
     def _path(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
-        """The nearest needed object from which dropped codings lead to ``id_``, and
-        these codings.
+        """The nearest needed object on a path to ``id_``, and the codings on this path.
+
+        None of these codings is retained yet. None if there is no path.
         """
         graph, seen = self._graph, {id_}
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])

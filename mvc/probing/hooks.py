@@ -1,11 +1,9 @@
 """Hooks that hash inputs and outputs of every layer while a model runs.
 
-Gradients are recorded by hooks of tensors. torch's full backward hooks are not used. With such a
-hook, a layer's output comes from a custom autograd function, and torch refuses to change this
-output in place, as a ResNet does. Here, a layer receives a view of each input. The gradient of the
-view is the gradient through this layer alone. If the layer changes the view in place, the gradient
-of the changed tensor is recorded instead. A view shares memory with the input, so the model
-computes the same numbers.
+Gradients are recorded by hooks of tensors, not by torch's full backward hooks of layers: a model
+with full backward hooks fails if it changes the output of a layer in place, as a ResNet does. Each
+layer receives a view of its input, and the gradient of the view is recorded. This is the gradient
+through this layer only, even if other layers have the same input.
 """
 
 from __future__ import annotations
@@ -47,9 +45,9 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 class _Gradients(Struct):
-    """Hooks on one input of a layer. ``of_view``: on the layer's view of the input.
+    """Hooks on one input of a layer. ``of_view`` is on the view that the layer receives.
 
-    ``of_source``: on the input itself, in case the layer changes the input in place.
+    ``of_source`` is on the input, and is used only if the layer changes the input in place.
     """
 
     source: torch.Tensor
@@ -59,7 +57,7 @@ class _Gradients(Struct):
 
 
 class _Open:
-    """A call that has not returned yet."""
+    """A call of a layer that has not returned yet."""
 
     def __init__(self, layer: str, began: int) -> None:
         self.layer, self.began = layer, began
@@ -72,7 +70,7 @@ class _Open:
 class Hooks:
     """Records the calls of a model's layers between ``__enter__`` and ``__exit__``.
 
-    ``tensors``: if layers were selected, maps ids to the tensors of the calls of these layers.
+    ``tensors``: maps the ids of tensors to the tensors. Empty if ``selection`` selects all layers.
     """
 
     def __init__(self, model: torch.nn.Module, selection: LayerSelection) -> None:
@@ -102,7 +100,7 @@ class Hooks:
         return self._open[-1].layer if self._open else None
 
     def calls(self) -> tuple[LayerCall, ...]:
-        """The calls that have returned, in the order of their forward index."""
+        """The calls that have returned, in the order in which the calls returned."""
         calls_ = []
         for facts, call in self._done:
             if self._selection.has(facts["layer"], facts["forward"]):
@@ -127,9 +125,7 @@ class Hooks:
     def _view(
         self, call: _Open, views: dict[int, torch.Tensor], tensor: torch.Tensor, place: str
     ) -> torch.Tensor:
-        """The layer's view of an input. If an input occurs twice, both places have the same
-        view.
-        """
+        """The view of an input. If a layer receives a tensor twice, it gets the same view twice."""
         if not tensor.requires_grad or tensor.layout is not torch.strided:
             return tensor
         if id(tensor) in views:
@@ -148,7 +144,7 @@ class Hooks:
         self, layer: str, module: torch.nn.Module, _args: Any, _kwargs: Any, output: Any
     ) -> None:
         while (call := self._open.pop()).layer != layer:
-            pass  # calls that an exception ended, as in a checkpoint's second forward pass
+            pass  # calls that an exception ended, for example in torch.utils.checkpoint
         self._calls[layer] += 1
         facts = {
             "layer": layer, "type": type(module).__qualname__, "call": self._calls[layer],

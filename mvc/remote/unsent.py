@@ -1,9 +1,9 @@
 """Finds deployments and retractions that were recorded here and that a remote lacks.
 
-A deployment or retraction is a statement, as an annotation is. All other statements that were
-recorded here are assumed to be at the remote. A remote accepts a deployment or retraction only if
-the replaced deployment is live at the remote at that moment. So this module predicts the answers of
-the remote to the missing statements one after the other, in the order of recording.
+Deployments and retractions are called *statements*. A statement names the deployment that it
+replaces. A remote accepts the statement only if this deployment is live at the remote. For each
+missing statement, in the order of recording, this module predicts whether the remote will accept
+the statement.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
 
 
 def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
-    """The operations whose statements a remote lacks according to ``known``, and those in ``due``.
+    """The operations in ``due``, and the operations that a remote lacks according to ``known``.
 
-    A deployment or retraction is removed from its operation if a later operation replaced it.
-    Sending it could only undo the later operation.
+    Removes a deployment or retraction from its operation if a later operation has replaced the
+    deployment or retraction.
     """
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
     rows = [
@@ -83,7 +83,7 @@ def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> 
     for row in rows:
         for new in row.entry.deployments:
             retractions = () if row.sequence >= dealt else retracting(snapshot, new.id)
-            # Its retraction is not sent, so the deployment need not be sent.
+            # If the retraction of a deployment is not sent, the deployment need not be sent.
             if any(r.sequence not in numbers for r in retractions):
                 skipped.add(new.id)
             own[new.id] = new.replaces
@@ -119,7 +119,7 @@ def retracting(snapshot: Snapshot, deployment: bytes) -> list[Recorded]:
 
 
 def without_deployed(recorded: Recorded, deployments: Container[StatementId]) -> Recorded:
-    """An operation without these deployments, and without their retractions."""
+    """An operation without these deployments and without retractions of these deployments."""
     entry = recorded.entry
     ids = {
         *(row.id for row in entry.deployments if row.id in deployments),
@@ -132,8 +132,7 @@ def without_deployed(recorded: Recorded, deployments: Container[StatementId]) ->
 def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
     """The statements that each remote lacks, by remote and target.
 
-    If nothing was pushed to a remote A, but something to another remote B, conflicts with A are not
-    reported. Deployments that others made after the push to B would look like conflicts.
+    Reports no conflicts with a remote that never got a push, if another remote got a push.
     """
     lacking, known, snapshot = list[Unsent](), _pushed(store), store.fresh()
     names = [name for name in snapshot.targets() if target in (None, name)]
@@ -156,8 +155,8 @@ def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
 def against(store: Store, target: str) -> Against:
     """The statements that a new deployment must retract so that a remote accepts it.
 
-    The result is empty if another remote has accepted these statements or would accept them. In
-    this case, they must not be retracted, because they count at that remote.
+    The result is empty if another remote has accepted or would accept these statements, because
+    the statements count at the other remote.
     """
     conflicts = {u.remote: u.against for u in unsent(store, target) if u.state == "conflict"}
     if any(name not in conflicts for name, known in _pushed(store).items() if known is not None):
@@ -179,10 +178,10 @@ def apart_from(store: Store, remote: Remote, target: str) -> Against:
 
 
 def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[StatementId]:
-    """Deployments that are retracted here, but not at a remote that lacks these operations."""
+    """Deployments that are retracted here, but not at a remote without the operations ``rows``."""
     numbers = {row.sequence for row in rows}
 
-    # The remote lacks an operation, too, if it lacks a later operation that replaced it.
+    # The remote also lacks earlier retractions of the deployment that were recorded here.
     def is_lacking(recorded: Recorded, until: int) -> bool:
         is_skipped = recorded.sequence < until and not recorded.entry.is_received
         return is_skipped or recorded.sequence in numbers
@@ -199,7 +198,7 @@ def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[
 def _compared(
     snapshot: Snapshot, remote: str, target: str, rows: list[Recorded]
 ) -> Iterator[Unsent]:
-    """Predicts how a remote would answer to operations on a target."""
+    """Predicts which of the operations ``rows`` on a target a remote would accept."""
     deployed = {new.id for row in rows for new in on(row, target)}
     counting = _counting(snapshot, target, rows)
     standing = Standing(snapshot, target, Against(frozenset(deployed)))

@@ -1,4 +1,4 @@
-"""Finds and opens a repository. Imports no modules of operations."""
+"""Finds and opens a repository."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OWN = (
     f"{INDEX}/{BUILDING}",
     "remotes",
 )
-"""Files that are written or mapped later, without a second check for symbolic links."""
+"""Files that mvc checks for symbolic links when it opens the repository, and not later."""
 
 _RESTORE = {
     FORMAT: "run 'mvc fsck --repair', or restore .mvc/format from a copy",
@@ -61,7 +61,7 @@ _RESTORE = {
 
 
 class Recent(Struct):
-    """Tensors and optimizer structures of recent commits, which the next commit can use."""
+    """Caches of tensors and optimizer structures, which speed up the next commit."""
 
     caches: BaseCaches = field(default_factory=BaseCaches)
     trainings: Trainings = field(default_factory=Trainings)
@@ -81,7 +81,7 @@ class Handle(Struct):
 
 
 class Tuning(Struct, frozen=True, kw_only=True):
-    """For tests and measurements: when an index is built (``thresholds``), and a thread pool."""
+    """Settings for tests and measurements. ``thresholds``: when an index is built."""
 
     thresholds: IndexThresholds | None = None
     pool: Executor | None = None
@@ -127,7 +127,7 @@ def open_handle(
                 raise
             store.bare = bool(settings.get("core.bare"))
             handle = Handle(store, settings)
-            with suppress(MvcError):  # the next command tries again
+            with suppress(MvcError):  # after an error, the next command tries again
                 if files.stat(folder / PLANS) is not None and files.list(folder / PLANS):
                     from mvc.repo.interrupted import finish_checkouts
 
@@ -163,7 +163,7 @@ def _hint(hint: str | None) -> str:
 
 
 def _check_folder(fs: FileSystem, folder: Path) -> None:
-    """Raises an error with a clear message if ``folder`` lacks a required file."""
+    """Raises an error if ``folder`` lacks a required file or contains a symbolic link."""
     shown = printable(str(folder))
     identity = fs.stat(folder)
     if fs.stat(folder / COPY) is not None and fs.stat(folder / JOURNAL) is None:

@@ -1,7 +1,7 @@
-"""Completes or undoes checkouts whose process was killed. This happens at the next command.
+"""Completes or undoes checkouts whose process was killed. The next command does this.
 
-A running checkout has a plan, which is a file (``mvc.io.replacement``). If the checkout moves HEAD
-or a branch, the plan contains this move. The ref moves after all files are complete.
+A checkout first writes a file, its *plan* (``mvc.io.replacement``). If the checkout moves HEAD or a
+branch, the plan contains this move. HEAD or the branch moves after all files are complete.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def _read(text: str) -> RefValue:
 
 
 def _move(store: Store, plan: Mapping[str, str]) -> bool:
-    """Moves HEAD or a branch as planned, unless this ref has moved. Returns whether HEAD moved.
+    """Moves HEAD or a branch as planned. Returns whether HEAD moved.
 
-    Raises ValueError for invalid fields.
+    Does nothing if HEAD or the branch has moved since the plan was written. Raises ValueError for
+    invalid fields.
     """
     old, new, start = (_read(plan.get(name, "")) for name in (_FROM, _TO, _MADE))
     branch, operation = plan.get(_MOVED), "merge" if plan.get(_BY) == "merge" else None
@@ -79,7 +80,7 @@ def _move(store: Store, plan: Mapping[str, str]) -> bool:
     tip = start or (store.snapshot.ref(BRANCH + new) if isinstance(new, str) else new)
     if not isinstance(tip, CommitId) or not store.snapshot.has_commit(tip):
         return False
-    with suppress(InvalidName, RefConflict):  # it may now be impossible to create the branch
+    with suppress(InvalidName, RefConflict):  # for example, another branch has the same name now
         if branch is None:
             move_head(store, new, start, operation or "checkout")
             return True
@@ -141,8 +142,8 @@ def finish_checkouts(store: Store) -> Interrupted:
 def checking_out(store: Store, output: Path) -> Iterator[None]:
     """A ``with`` block in which no other checkout writes to ``output``.
 
-    Interrupted checkouts are finished first. If this process has no permission to write ``.mvc``,
-    concurrent checkouts are not prevented. Raises Busy.
+    First completes or undoes interrupted checkouts. Raises Busy. If this process has no permission
+    to write ``.mvc``, another checkout may write to ``output`` at the same time.
     """
     with ExitStack() as locks:
         if store.writable:

@@ -1,4 +1,4 @@
-"""Charts below each other with a common axis, as SVG."""
+"""Draws the charts of ``mvc report``, below each other and with a common axis, as SVG."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mvc.report.axis import Axis, Point
 from mvc.text import number
 from mvc.times import format_time, whole_second
 
-_WIDTH, _LEFT, _RIGHT = 960, 170, 14  # width of a drawing and of its margins; labels are left
+_WIDTH, _LEFT, _RIGHT = 960, 170, 14  # width of a drawing and of its margins
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _PANEL, _LANE, _GAP = 84, 20, 16  # heights
 _COLUMNS, _BARS = 400, 120  # parts of the axis in line charts and bar charts
 _LETTER = 6.6  # width of a letter
-_NOISE = 0.01  # the least height of a scale, as a share of its values
+_NOISE = 0.01  # the least height of a scale, as a share of its greatest absolute value
 NAMED = 7
 """How many lines have their own colour and name. All other lines share the last colour."""
 
@@ -55,7 +55,7 @@ class Curve(Struct, frozen=True):
 
 
 class BestVersion(Struct, frozen=True):
-    """The version with the best value of a metric; ``kind``: ``highest`` or ``lowest``."""
+    """The version with the best value of a metric. ``kind``: ``highest`` or ``lowest``."""
 
     kind: str
     place: int
@@ -64,7 +64,7 @@ class BestVersion(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A chart of a value, with gaps for infinite and missing numbers.
+    """A line chart of a value, with gaps for infinite and missing values.
 
     ``unit``: formats the value as text. ``links``: versions with an anchor on the page.
     """
@@ -78,7 +78,7 @@ class Line(Struct, frozen=True):
     height = _PANEL
 
     def range(self) -> tuple[float, float]:
-        """The lowest and the highest finite value; 0 if there is none."""
+        """The lowest and the highest finite value, or 0 and 0 if there is no finite value."""
         points = (point for curve in self.curves for point in curve.points)
         values = [value for _, value in points if math.isfinite(value)] or [0.0]
         return min(values), max(values)
@@ -113,9 +113,7 @@ class Line(Struct, frozen=True):
 
 
 class Bars(Struct, frozen=True):
-    """A chart of amounts by kind. The amounts are summed over parts of the axis, and kinds are
-    stacked.
-    """
+    """A chart with one bar for each part of the axis. A bar stacks the amounts of all kinds."""
 
     title: str
     kinds: Mapping[str, Sequence[Point]]
@@ -155,9 +153,9 @@ class Bars(Struct, frozen=True):
 
 
 class Lane(Struct, frozen=True):
-    """A time in which a version was live, as two positions of the axis.
+    """A period in which a version was live, as two positions on the axis.
 
-    ``since_ns``: the time of its deployment. ``rollback``: whether the deployment was a rollback.
+    ``since_ns``: the time of the deployment. ``rollback``: whether the deployment was a rollback.
     """
 
     start: int
@@ -227,7 +225,7 @@ class Legend(Struct, frozen=True):
 
 
 Panel: TypeAlias = Line | Bars | Lanes | Legend
-"""A chart draws itself as SVG, from a given height downwards."""
+"""A chart. Its method ``svg`` draws the chart below the height ``top``."""
 
 
 def svg(axis: Axis, panels: Sequence[Panel], title: str) -> str:
@@ -251,7 +249,7 @@ def svg(axis: Axis, panels: Sequence[Panel], title: str) -> str:
 
 
 def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
-    """The line of a curve. If there are few points, draws these, too."""
+    """The line of a curve. If the curve has few points, draws the points, too."""
     path: list[str] = []
     dots: list[str] = []
     bins = axis.bins(curve.points, _COLUMNS)
@@ -298,7 +296,7 @@ def _linked(drawn: str, commit: CommitId, links: Collection[CommitId]) -> str:
 def _part(value: float, low: float, high: float) -> float:
     """The position of a value on a scale, from 0 to 1.
 
-    If values hardly differ, the scale is longer than their range.
+    If ``low`` and ``high`` hardly differ, the scale is longer than the range between them.
     """
     half = max(high / 2 - low / 2, _NOISE / 2 * max(abs(low), abs(high)))
     return 0.5 + (value / 2 - (low / 4 + high / 4)) / half if half else 0.5
@@ -313,10 +311,10 @@ def _frame(top: int, labels: Sequence[str]) -> str:
 
 
 def cut(shown: str, most: int = 60) -> str:
-    """The text, truncated after ``most`` characters."""
+    """The text, truncated to at most ``most`` characters."""
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def clipped(value: str, most: int = 24) -> str:
-    """The text, escaped for HTML and truncated after ``most`` characters."""
+    """The text, truncated to at most ``most`` characters and escaped for HTML."""
     return escape(cut(printable(value), most))

@@ -36,7 +36,7 @@ BEGINS = 30.0
 _KEEP_ALIVE = 120
 _FILES = 2 * _CONNECTIONS
 _MALLOC = {-8: 2, -3: 4 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD
-_GRACE = 30  # seconds until running requests are aborted when the server stops
+_GRACE = 30  # when the server stops, running requests are aborted after this number of seconds
 _BACKLOG = 1024
 _HOST = re.compile(r"(.*):([0-9]{1,5})")
 
@@ -106,7 +106,7 @@ def server_of(
     *,
     keep_alive: int = _KEEP_ALIVE,
 ) -> uvicorn.Server:
-    """A server without logs of its own. Raises WrongUsage for an unusable certificate.
+    """A uvicorn server that logs nothing. Raises WrongUsage for an unusable certificate.
 
     ``keep_alive``: seconds for which a connection may be idle between two requests.
     """
@@ -145,8 +145,8 @@ def server_of(
 def run(server: uvicorn.Server, listening: socket.socket) -> None:
     """Answers on a listening socket until the server stops or a signal arrives.
 
-    After a clean shutdown, uvicorn sends the signal to this process again. So the handlers are
-    replaced by handlers that do nothing.
+    After a clean shutdown, uvicorn sends the signal to this process again. So during the run, the
+    signal handlers of this process do nothing.
     """
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: None) for number in signals]
@@ -160,9 +160,8 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
 def _prepare_process() -> None:
     """Raises the limit of open files, and limits the free memory that glibc retains.
 
-    glibc would give each thread its own pool of memory, so the number of pools is limited. Without
-    a fixed threshold, glibc would return a large block to the system only the first time that such
-    a block is freed, and later keep free blocks for new data.
+    The options ``_MALLOC`` limit the number of memory pools, and make glibc return every large
+    block to the system when the block is freed.
     """
     import ctypes
     import resource

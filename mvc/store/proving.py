@@ -1,7 +1,6 @@
-"""Verifies new bytes before they are published: decodes them with the code that readers use.
+"""Verifies new bytes before they become part of the repository: decodes the bytes like a reader.
 
-``mvc.store.writing.proof`` verifies records in this way. That module is imported only by commands
-that store tensors.
+``mvc.store.writing.proof`` verifies records with these functions.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from mvc.errors import DamagedData, EncodingFailed, InvalidPipeline, WrongUsage
 class proof_of:  # noqa: N801 (named as ``contextlib.suppress`` is)
     """For a ``with`` block that decodes new bytes. Raises EncodingFailed if the block fails.
 
-    ``subject`` says in the message what the block decodes.
+    ``subject``: a name of the new bytes, for the message.
     """
 
     __slots__ = ("_subject",)

@@ -1,7 +1,7 @@
 """Resumes a training from a recorded version, bit for bit on the same machine.
 
-``load`` loads only the weights of a version. ``resume`` and ``load`` compare everything before they
-change anything. So after an error, model, optimizer and random generators are unchanged.
+``load`` loads only the weights of a version. ``resume`` and ``load`` first check that the version
+fits the model. So after an error, model, optimizer and random generators are unchanged.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 
 
 class RecordedBy(Struct, frozen=True):
-    """One kind of training state: that of a Recorder, or that of a framework's callback.
+    """Describes training states that a Recorder recorded, or that a framework's callback recorded.
 
-    ``schema``: the name of the state's format. ``state`` and ``name``: what messages call the state
-    and the object that recorded it. ``weights``: the call that loads only the weights. ``part``: a
-    key that the state must have.
+    ``schema``: the name of the format. ``state``: a name of the training state, for messages.
+    ``name``: a name of the recorder, for messages. ``weights``: the call that loads only the
+    weights, for hints. ``part``: a key that the training state must have.
     """
 
     schema: str = parts.SCHEMA
@@ -49,7 +49,7 @@ class RecordedBy(Struct, frozen=True):
 
 
 class Resumed(Struct, frozen=True):
-    """Where the training continues: ``step`` steps are done, and the last of these used ``batch``.
+    """Where the training continues: after ``step`` steps. The last step used ``batch``.
 
     ``differs`` lists changed conditions that affect the bits of the next step, such as ``threads:
     4, not 2``. On the same machine with the same settings, ``differs`` is empty.
@@ -84,8 +84,8 @@ def resume(
 
     ``rev``, ``at`` and ``target`` name the version as for ``Repository.checkout``. ``path`` is the
     model's file. Raises CannotResume with the reason, before anything changes. A Recorder of this
-    model, open or new, continues counting steps from this version, and records that the training
-    resumed from the version.
+    model then continues to count steps from this version, and records that the training resumed
+    from the version.
     """
     commit = repo.find(rev, at=at, target=target)
     resumed = set_back(
@@ -115,8 +115,9 @@ def load(
 
 
 def resumed_since(repo: Repository, model: torch.nn.Module | None) -> Resumed | None:
-    """The newest result of ``resume`` for this model and repository since the previous call of this
-    function; None if ``resume`` was not called since.
+    """The newest result of ``resume`` for this model and repository.
+
+    None if ``resume`` was not called since the previous call of this function.
     """
     noted = _resumed.pop(model, None) if _resumed and model is not None else None
     return noted[1] if noted is not None and noted[0] == repo.root else None
@@ -134,10 +135,10 @@ def set_back(
 ) -> Resumed:
     """Sets model, optimizer, scheduler, scaler and random generators to a recorded version.
 
-    Raises CannotResume with the reason: the version lacks a part, or has a part that was not
-    passed, or names, shapes, dtypes, tied parameters or component types differ. Raises
-    UnknownRevision if ``rev`` does not exist. ``torch.compile`` and data-parallel wrappers are
-    unwrapped.
+    A *part* is an optimizer, scheduler or scaler. Raises CannotResume with the reason: the version
+    lacks a passed part, a part of the version was not passed, or names, shapes, dtypes, tied
+    parameters or types differ. Raises UnknownRevision if ``rev`` does not exist. The model may have
+    a wrapper (``torch.compile`` or data parallel).
     """
     check_objects(model, optimizer, scheduler, scaler)
     commit = repo.find(rev)
@@ -148,7 +149,7 @@ def set_back(
     weights = training_weights(repo, commit, name, recorded)
     if set(weights) != set(
         model.state_dict()
-    ):  # names are equal only if the version was recorded with the wrapper's names
+    ):  # the version has names without the wrapper's prefix
         model = parts.unwrap(model)
     check_model(model, weights, recorded)
     more = check_types(recorded, scheduler=scheduler, scaler=scaler)
@@ -176,9 +177,7 @@ def recorded_without(commit: CommitId, part: str) -> CannotResume:
 
 
 def check_types(recorded: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
-    """Calls ``check_type`` for every part whose type the version records, and returns all
-    differences.
-    """
+    """Compares the types of the passed parts with the recorded types. Returns all differences."""
     kinds = recorded.get("kinds", {})
     lines = (check_type(part, kinds.get(part), value) for part, value in passed.items())
     return tuple(chain.from_iterable(lines))
@@ -189,7 +188,7 @@ def training_state(
     commit: CommitId,
     name: str,
     *,
-    by: RecordedBy = RecordedBy(),  # noqa: B008 - a value
+    by: RecordedBy = RecordedBy(),  # noqa: B008 - immutable
 ) -> Mapping[str, Any]:
     """The training state of the model ``name``.
 
@@ -299,7 +298,7 @@ def check_model(
 
 
 def _hint(model_state: Mapping[str, Any], version_state: Mapping[str, Any]) -> str:
-    """A hint for a model that does not match: the architecture differs, or only wrapped layers."""
+    """The hint for a model that does not match. Says whether only wrappers of layers differ."""
     prefix = re.compile("|".join(map(re.escape, parts.PREFIXES)))
     if model_state.keys() != version_state.keys() and (
         {prefix.sub("", name) for name in model_state}
@@ -313,7 +312,7 @@ def _hint(model_state: Mapping[str, Any], version_state: Mapping[str, Any]) -> s
 
 
 def _kind(value: Any) -> str:
-    """Dtype and shape, such as ``float32 (2, 3)``; the type's name for a value without these."""
+    """Dtype and shape, such as ``float32 (2, 3)``. For other values, the name of the type."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return an(type(value).__name__)
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
@@ -322,10 +321,9 @@ def _kind(value: Any) -> str:
 def load_model(
     model: torch.nn.Module, weights: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]
 ) -> None:
-    """Loads weights and buffers.
+    """Loads weights and buffers into the model.
 
-    The version numbers of modules (``_metadata`` of ``state_dict``) stay unchanged: mvc does not
-    store these numbers.
+    Keeps the ``_metadata`` of the model's ``state_dict``, because mvc does not store ``_metadata``.
     """
     state = OrderedDict(weights)
     state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
@@ -349,7 +347,7 @@ def typed_as(pattern: Any, value: Any) -> Any:
 
 
 def differences(recorded: Mapping[str, str]) -> tuple[str, ...]:
-    """The recorded conditions (``setting``) that differ now, such as ``threads: 4, not 2``."""
+    """The recorded conditions that differ now, such as ``threads: 4, not 2``."""
     current = parts.setting()
     pairs = ((name, current.get(name), value) for name, value in recorded.items())
     return tuple(f"{name}: {mine}, not {value}" for name, mine, value in pairs if mine != value)
@@ -406,8 +404,9 @@ def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Lo
 def _misfits(
     model_state: Mapping[str, Any], version_state: Mapping[str, Any], *, strict: bool = True
 ) -> list[str]:
-    """Differences between the states of a model and of a version. Missing names count with
-    ``strict``.
+    """Differences between the states of a model and of a version.
+
+    With ``strict``, missing names are differences, too.
     """
     wrong = [
         f"{key}: {_kind(version_state[key])} in the version, {_kind(mine)} in the model"

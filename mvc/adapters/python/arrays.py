@@ -1,7 +1,7 @@
 """Converts numpy arrays and torch tensors to tensor specs (dtype and shape) and bytes, and back.
 
 torch is imported only for torch tensors. If torch is not installed, tensors are returned as numpy
-arrays. numpy has no bfloat16 and no 8-bit floats. For these, ml_dtypes is used.
+arrays. The package ml_dtypes adds bfloat16 and 8-bit floats to numpy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 
-# Maps quantized integers to the plain integers of which they consist.
+# Maps quantized dtypes and ``raw`` (bytes) to the dtype of the stored integers.
 _INTEGERS = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "raw": "uint8"}
 _DTYPES = {name: np.dtype(text) for text, name in DESCRIPTIONS.items()}
 _DTYPES |= {name: _DTYPES[plain] for name, plain in _INTEGERS.items() if name != "raw"}
@@ -31,9 +31,7 @@ _EXTENSIONS = {"bfloat16", *(name for name in DTYPES if name.startswith("float8_
 
 
 def has_dtype(name: str, *, extended: bool = False) -> bool:
-    """Whether numpy has a dtype for these numbers. With ``extended``, dtypes of ml_dtypes count,
-    too.
-    """
+    """Whether numpy has the dtype ``name``. With ``extended``, dtypes of ml_dtypes count, too."""
     return name in _DTYPES or (extended and name in _EXTENSIONS)
 
 
@@ -46,7 +44,8 @@ def has_torch() -> bool:
 def array_spec(array: np.ndarray[Any, Any] | np.generic[Any], place: str) -> TensorSpec:
     """The spec of an array.
 
-    Raises UnsupportedTensor, which names ``place``, for a dtype that mvc cannot store.
+    Raises UnsupportedTensor for a dtype that mvc cannot store. ``place``: the array's name in the
+    message.
     """
     name = DESCRIPTIONS.get(array.dtype.str)
     if name is None and array.dtype.name in _EXTENSIONS:
@@ -100,9 +99,10 @@ def _shaped(spec: TensorSpec, library: str) -> Iterator[None]:
 
 
 def tensor_spec(tensor: torch.Tensor, place: str) -> TensorSpec:
-    """The spec of a plain tensor.
+    """The spec of a tensor.
 
-    Raises UnsupportedTensor, which names ``place`` and the reason, for any other tensor.
+    Raises UnsupportedTensor unless the tensor is dense, on a real device and of a dtype that mvc
+    can store. ``place``: the tensor's name in the message.
     """
     import torch
 
@@ -177,14 +177,14 @@ def _bytes(rows: torch.Tensor) -> memoryview:
 def make_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
     """A tensor over ``data``. Copies only if ``data`` is not writable.
 
-    Quantized dtypes and ``raw`` become the plain integers of which they consist. Raises
-    UnsupportedTensor for an empty tensor whose shape torch does not support.
+    Quantized dtypes and ``raw`` become plain integers. Raises UnsupportedTensor for an empty tensor
+    whose shape torch does not support.
     """
     import torch
 
     dtype: torch.dtype = getattr(torch, _INTEGERS.get(spec.dtype, spec.dtype))
     if not spec.nbytes:
-        with _shaped(spec, "torch"):  # a view overflows less often than torch.empty
+        with _shaped(spec, "torch"):  # ``view`` supports more shapes than ``torch.empty``
             return torch.empty(0, dtype=dtype).view(spec.shape)
     buffer = bytearray(data) if data.readonly else data
     return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(spec.shape)

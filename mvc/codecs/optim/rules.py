@@ -1,12 +1,12 @@
-"""The formulas of optimizers' steps. Each formula is a fixed sequence of IEEE 754 operations.
+"""The formulas of optimizers' steps, with which mvc predicts a tensor from older tensors.
 
-A formula receives arrays of equal length, and numbers, all of one dtype (float32 or float64). After
-each operation, including division and square root, it rounds to the nearest number, with ties to
-even. So every machine computes the same bits. ``fma`` is used where kernels of torch multiply and
-add with a single rounding. CPUs differ in the sign and payload of NaNs, and in which of +0 and -0
-they return as a minimum or maximum. No result depends on these differences.
+Every machine must compute the same bits. So each formula is a fixed sequence of IEEE 754
+operations. A formula receives arrays of equal length, and numbers, all of one dtype (float32 or
+float64). Every operation rounds to the nearest number, with ties to even. ``fma`` is used where
+kernels of torch multiply and add with a single rounding. No result depends on the sign or payload
+of a NaN, or on whether a minimum or maximum is +0 or -0: CPUs differ in these bits.
 
-``docs/format.md`` repeats each formula for other implementations.
+``docs/format.md`` lists all formulas.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SPLIT = np.float64(2**27 + 1)
 
 
 class Rule(Struct, frozen=True):
-    """A formula, the names of its arrays (the base first) and of its numbers.
+    """A formula, the names of its arrays (the base first) and the names of its numbers.
 
-    A rule that knows only the square of the gradient has a function ``pull`` for the length of the
-    step. The arguments of ``pull`` are the gradient's magnitude, the root of the second moment plus
-    the second number, and the first number. A stored bitmap has the gradient's signs. The arguments
-    of ``formula`` are then the base, the result of ``pull`` with the sign, and the first number.
-    ``falls``: whether a larger gradient reduces the result. ``graded``: whether elements are sorted
-    by the uncertainty of their gradient.
+    ``pull``: None, unless the arrays have only the square of the gradient. The signs of the
+    gradient are then stored as a bitmap. ``pull`` computes the length of the step from the
+    magnitude of the gradient, the root of the second moment plus the second number, and the first
+    number. ``formula`` receives the base, the length with the sign, and the first number.
+    ``falls``: whether a larger gradient reduces the result. ``graded``: whether the encoding sorts
+    elements by the precision of their prediction.
     """
 
     arrays: str
@@ -94,19 +94,19 @@ def greater(a: Numbers, b: Numbers) -> Numbers:
 
 
 def _gradient(m: Numbers, old: Numbers, k: Any) -> Numbers:
-    """The gradient: the first moment moved from ``old`` to ``m``, by the share ``k`` towards it."""
+    """The gradient. It is computed from the change of the first moment from ``old`` to ``m``."""
     gradient: Numbers = old + (m - old) / k
     return gradient
 
 
 def squared(v: Numbers, old: Numbers, b: Any) -> Numbers:
-    """A multiple of the gradient's square, from two second moments."""
+    """A multiple of the gradient's square, from the new and the old second moment."""
     change: Numbers = v - b * old
     return change
 
 
 def magnitude(change: Numbers, c: Any) -> Numbers:
-    """The gradient without its sign, from a change of the second moment."""
+    """The absolute value of the gradient, from the result of ``squared``."""
     square: Numbers = change / c
     np.fmax(square, 0, out=square)
     square += 0  # turns -0 into +0: which of these fmax returns depends on the CPU
@@ -114,17 +114,14 @@ def magnitude(change: Numbers, c: Any) -> Numbers:
 
 
 def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
-    """The gradient plus the new momentum, decayed."""
+    """The gradient plus ``u`` times the new momentum ``m``."""
     return fma(u, m, m - u * old if q == 1 else (m - u * old) / q)
 
 
 def _signed(
     name: str, arrays: str, numbers: str, formula: Formula, *, pull: Formula, falls: bool = False
 ) -> dict[str, Rule]:
-    """A rule that uses the gradient's square, and its graded form, whose name ends in g.
-
-    Rounding does not depend on the sign. So the sign is applied to the result of ``pull``.
-    """
+    """Two rules that use the gradient's square. The name of the graded rule ends in g."""
     rule = Rule(arrays, numbers, formula, pull=pull, falls=falls)
     return {name: rule, f"{name}g": replace(rule, graded=True)}
 

@@ -1,14 +1,14 @@
-"""Lightning's loops: the next event, the order of an epoch, and drawing that order again.
+"""Resumes a Lightning training inside an epoch, with the same order of batches.
 
 When an epoch begins, a loader that shuffles draws random numbers twice: a base seed when its
-iterator is created, and the order when the first batch is fetched. To resume inside an epoch, the
-random generators are set to their states at these two moments, and the batches that are done are
-skipped. Then the generators are set to their states after the last of these batches.
+iterator is created, and the order when the first batch is fetched. ``Order`` records the states of
+the random generators at these two moments. To resume inside an epoch, ``Order`` sets the generators
+to the recorded states, so that the loader draws the same order, and skips the batches that the
+model was trained with. Then it sets the generators to their states at the recorded version.
 
-Only this module uses private names of Lightning (of 2.6). Lightning has no hook at these two
-moments. So two methods of the loops are wrapped during a ``fit``. The first is the method that is
-called just before the first iterator is created. The second is the start of an epoch's loop, which
-creates all later iterators.
+Lightning (2.6) has no hook at these two moments. So ``Order`` wraps two private methods of the
+loops during a ``fit``: the method that Lightning calls just before the first iterator is created,
+and the start of an epoch's loop, which creates all later iterators.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
 BATCH = "batch"
 EPOCH = "epoch"
-"""The event after a version: another batch, or a new epoch."""
+"""What follows a recorded version: another batch, or a new epoch."""
 
 _WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
 _NEEDED = ("_load_combined_loader_states", "is_resuming", "reset_restart_stage")
@@ -56,9 +56,9 @@ def begin(loop: Any, *, middle: bool) -> None:
     ``middle``: whether training resumes inside an epoch.
     """
     loop._restarting = False
-    if middle:  # more would skip schedulers that monitor a metric
+    if middle:  # with the changes below, Lightning would skip schedulers that monitor a metric
         return
-    # Set fields: the property ``restarting`` would stay true if ``max_steps`` is set.
+    # The fields are set directly: the property ``restarting`` would stay true with ``max_steps``.
     loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
     loop.reset_restart_stage()
     for inner in vars(loop).values():
@@ -67,7 +67,10 @@ def begin(loop: Any, *, middle: bool) -> None:
 
 
 class Order:
-    """Watches the orders that one ``fit`` draws, until ``release``."""
+    """Records and restores the random states from which a ``fit`` draws the order of batches.
+
+    Call ``release`` after the ``fit``.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self._loop = loop = trainer.fit_loop
@@ -78,7 +81,7 @@ class Order:
             )
         self._iterator: dict[str, Any] | None = None
         self._first: dict[str, Any] | None = None
-        # What ``resume`` got, until training has resumed inside the version's epoch.
+        # The arguments of ``resume``, until the loop of the version's epoch starts.
         self._entering: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
         ready, start = loop._load_combined_loader_states, loop.epoch_loop.on_run_start
 
@@ -128,8 +131,8 @@ class Order:
     def state(self) -> dict[str, Any]:
         """The data for ``resume``.
 
-        The states of the random generators now and at the two moments (see the module's text), and
-        the loaders' amounts of data.
+        Contains the states of the random generators now and at the two moments that the module's
+        docstring describes, and the amounts of data of the loaders.
         """
         loaders = self._loaders()
         return {
@@ -147,17 +150,19 @@ class Order:
         return {"batches that the Trainer takes": limit if isinstance(limit, int) else None}
 
     def check_sizes(self, recorded: Mapping[str, Any], *, middle: bool) -> list[str]:
-        """How the amount of data differs from the recorded one.
+        """How the amount of data differs from the recorded amount.
 
-        With ``middle`` (inside an epoch), a difference raises CannotResume.
+        ``middle``: whether training resumes inside an epoch. If so, a difference raises
+        CannotResume.
         """
         differences = compare(recorded.get("sizes", []), self._loaders(), middle=middle)
         return differences or changed(recorded.get("limit", {}), self._limit())
 
     def resume(self, recorded: Mapping[str, Any], rng: Mapping[str, Any], *, middle: bool) -> None:
-        """Starts the next epoch with the recorded states of the random generators.
+        """Sets the random generators to the states that ``state`` and ``rng`` recorded.
 
-        With ``middle``, the epoch continues at the position in Lightning's loop.
+        ``middle``: whether training resumes inside an epoch. If so, the generators are set when the
+        loop of the epoch starts.
         """
         if middle:
             self._entering = recorded, rng
@@ -205,7 +210,7 @@ class Order:
 
 
 def check_draws(recorded: Mapping[str, Any]) -> None:
-    """Raises CannotResume if training cannot resume inside the epoch."""
+    """Raises CannotResume if training cannot resume inside the recorded epoch."""
     if all(recorded["stateful"]):  # Lightning itself restores stateful loaders
         return
     if len(recorded["stateful"]) > 1:

@@ -1,7 +1,7 @@
-"""Functions that several coders share. They choose types, check symbols, and pack symbols into
-bytes.
+"""Functions that the coders in ``mvc.lossy.lc.coders`` share: they check symbols and pack symbols
+into bytes.
 
-Symbols are integers from 0. ``alphabet`` is the number of different symbols.
+A *symbol* is an integer from 0 to ``alphabet - 1``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_below(most: int, alphabet: int) -> None:
 
 
 def decode_constant(cursor: Cursor, count: int, alphabet: int) -> NDArray[Any]:
-    """``count`` equal symbols, stored as one symbol: a variable-length integer."""
+    """Reads ``count`` equal symbols. They are stored as one variable-length integer."""
     symbol = cursor.varint()
     check_below(symbol, alphabet)
     return np.full(count, symbol, symbol_type(alphabet))
@@ -47,11 +47,13 @@ def per_byte(alphabet: int) -> int:
 
 
 def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
-    """Packs each ``count`` symbols (2 or 4) into one byte, the first symbol in the lowest bits.
+    """Packs groups of ``count`` (2 or 4) symbols into one byte each, the first symbol in the lowest
+    bits.
 
-    Each symbol has at most 8 / count bits. ``symbols`` is contiguous, and its length is a multiple
-    of ``count``. One multiplication moves all symbols of an integer into its highest byte.
+    Each symbol has at most 8 / count bits. ``symbols`` is contiguous. The length of ``symbols`` is
+    a multiple of ``count``.
     """
+    # A group is read as one integer. The multiplication copies all symbols into the highest byte.
     words: NDArray[Any] = symbols.view(f"<u{count}") * _FACTORS[count]
     words >>= words.dtype.type(8 * (count - 1))
     return words
@@ -86,7 +88,7 @@ def pack(symbols: Bytes, count: int) -> Bytes:
 
 
 def unpack(packed: Bytes, count: int, total: int) -> Bytes:
-    """The first ``total`` symbols of bytes with ``count`` symbols each."""
+    """The inverse of ``pack``. Returns the first ``total`` symbols."""
     if count == 1:
         return packed[:total]
     if count == 8:

@@ -1,10 +1,10 @@
-"""Super-steps: successive approximate steps become one payload (LC-Checkpoint).
+"""Joins the approximate steps of successive versions into super-steps, which take less space.
 
-An *approximate step* stores a version as the previous version plus a quantised difference. A *run*
-consists of ``step`` successive versions, and the runs of a line of descent follow each other. One
-payload has the symbols of all steps of a run. So every version of the run can still be recovered,
-by one addition for each step. Eight successive runs may get a *shortcut*, too. A shortcut is a
-lossless delta from the first to the last version, or the last version in full.
+An *approximate step* stores a version as the previous version plus a quantised difference
+(LC-Checkpoint, docs/lc.md). A *run* is a group of ``step`` successive versions. A *super-step*
+stores all steps of a run in one compressed payload. Every version of the run can still be
+recovered. For eight successive runs, a *shortcut* may be stored, too: a lossless delta from the
+version before the runs to their last version, or the last version in full.
 
 The repository never grows: a run that would need more bytes stays unchanged, and a shortcut may not
 need more bytes than its runs saved.
@@ -53,14 +53,13 @@ _MARGIN = 1.05  # a shortcut's size is estimated from samples
 
 
 Chain: TypeAlias = tuple[tuple[StoredRecord, int], ...]
-"""Members that lead from one object to the next, each with its record."""
+"""Steps in the order of application. Each step is a record and the index of a member in it."""
 
 
 class SuperStep(Struct, frozen=True):
     """A record to make from stored records, as part of the journal entry ``entry_index``.
 
-    ``chains``: for each piece, the records and members that store its steps, in the order of
-    application. All chains have the same length.
+    ``chains``: the stored steps of each piece of a tensor. All chains have the same length.
     """
 
     entry_index: int
@@ -68,10 +67,9 @@ class SuperStep(Struct, frozen=True):
     chains: tuple[Chain, ...]
 
     def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]:
-        """The header of the record and the parts of its body. Checks first that the record decodes.
+        """The header of the record, and the parts of the body.
 
-        Raises DamagedData; EncodingFailed if the record decodes to other steps than the stored
-        ones. After EncodingFailed the stored steps stay.
+        Raises DamagedData; EncodingFailed if the record does not decode to the stored steps.
         """
         decoded: dict[tuple[int, int], list[Addition]] = {}
 
@@ -101,7 +99,7 @@ class SuperStep(Struct, frozen=True):
 
 
 def is_step(member: Member) -> bool:
-    """Whether a member of a record is an approximate step, alone or in a super-step."""
+    """Whether a member of a record is an approximate step (in a super-step or not)."""
     return bool(member.base) and member.coding.forward_only and not member.coding.transform
 
 
@@ -160,9 +158,9 @@ class SuperSteps(Struct):
 
 
 def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool:
-    """Makes the super-steps that are due. Returns whether any were due.
+    """Makes all super-steps that save bytes and do not exist yet. Returns whether there were any.
 
-    Considers only runs whose last version was published by operation ``since`` or a later one.
+    Considers only runs whose last version was published by operation ``since`` or later.
     Raises WrongUsage for a ``step`` below 2, and the errors of ``repack``.
     """
     if step < 2:
@@ -192,7 +190,7 @@ def super_steps(versions: Survey, step: int, since: int = 0) -> SuperSteps:
     """
     result, planner = SuperSteps(), _Planner(versions, step)
     joined: set[int] = set()  # entries with joined steps; branches may share entries
-    saved: dict[int, int] = {}  # maps the last version of a run to bytes
+    saved: dict[int, int] = {}  # maps the last version of a run to the saved bytes
     for end in planner.ends_of_runs(since):
         entries = planner.entries_of_run(end)
         run = planner.joined(entries) if joined.isdisjoint(entries) else None
@@ -236,17 +234,17 @@ class _Planner:
         return [self._survey.versions[i].entry_index for i in ancestors if i is not None]
 
     def joined(self, entries: Sequence[int]) -> SuperSteps | None:
-        """The separate steps of a run as super-steps; None if that does not save bytes."""
+        """Plans the super-steps of a run. None if super-steps would not save bytes."""
         all_records = [record for entry in entries for record in self._records.get(entry, ())]
         records = [record for record in all_records if steps_in(record) == 1]
         numbers = [self._graph.number(m.id) for r in records for m in r.header.members]
         if len(records) < 2 or any(self._graph.shares_prefix[number] for number in numbers):
-            return None  # two ids begin with the same bytes
+            return None  # the ids of two objects begin with the same bytes
         lengths: dict[int, list[Chain]] = {}
         for chain in self._chains(records):
             record, member = chain[0]
             if record.header.members[member].nbytes * len(chain) > MOST_JOINT:
-                return None  # a reader could not hold it in memory
+                return None  # too large for a reader's memory
             lengths.setdefault(len(chain), []).append(tuple(chain))
         pipeline, home = records[-1].header.members[0].coding.pipeline, records[0].entry_index
         super_steps = [
@@ -261,9 +259,7 @@ class _Planner:
         return SuperSteps(super_steps, leave, saved=saved) if saved > 0 else None
 
     def _chains(self, records: Iterable[StoredRecord]) -> list[list[tuple[StoredRecord, int]]]:
-        """The chains of members. Each member of a chain codes its object from the object of the
-        previous one.
-        """
+        """Joins steps to chains. The result of each step is the base of the following step."""
         chains: dict[tuple[bytes, int], list[tuple[StoredRecord, int]]] = {}
         finished: list[list[tuple[StoredRecord, int]]] = []
         for record in records:
@@ -280,9 +276,9 @@ class _Planner:
     def shortcut(self, end: int, saved: dict[int, int]) -> tuple[list[EncodeRequest], int]:
         """The deltas of a shortcut to the last version of a run, and the number of their bytes.
 
-        Empty if no shortcut is due at ``end``, or if the shortcut would need more bytes than its
-        runs saved. ``saved``: maps the last version of a run to the bytes that joining this run
-        saves now.
+        Empty if no shortcut ends at the version ``end``, or if the shortcut would need more bytes
+        than its runs saved. ``saved``: maps the last version of a run to the bytes that joining
+        this run saves now.
         """
         begin = self._survey.ancestor(end, self._step * _RUNS)
         if begin is None or self._survey.generation(end) % (self._step * _RUNS):
@@ -303,7 +299,7 @@ class _Planner:
         return ([EncodeRequest(*pair) for pair in pairs], cost) if cost <= budget else ([], 0)
 
     def _leads(self, base: bytes, id_: bytes) -> bool:
-        """Whether more than ``step`` steps lead from one object to another."""
+        """Whether more than ``step`` steps lead from ``base`` to ``id_``."""
         for count in range(self._step * _RUNS + 1):
             if id_ == base:
                 return count > self._step
@@ -311,18 +307,14 @@ class _Planner:
         return False
 
     def _saved_before(self, end: int) -> int:
-        """How many bytes an earlier repack saved by joining the run whose last version
-        is ``end``.
-        """
+        """How many bytes an earlier call saved by joining the run that ends at ``end``."""
         first = self._survey.ancestor(end, self._step - 1)
         home = -1 if first is None else self._survey.versions[first].entry_index
         records = self._records.get(home, ())
         return sum(saved_by(self._packs, record) for record in records if steps_in(record) > 1)
 
     def _cost(self, id_: bytes, base: bytes) -> float:
-        """The estimated bytes of a delta from ``base`` or of a full record, whichever
-        is smaller.
-        """
+        """The estimated size of a delta from ``base``, or of a full record if that is smaller."""
         survey, spec = self._survey, self._survey.specs[id_]
         recovery, policy = survey.store.recovery, encoding_policy(survey.config)
         return sum(

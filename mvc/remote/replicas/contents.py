@@ -1,4 +1,4 @@
-"""Reads contents (the bytes of tensors) from the files of a version, when they are needed."""
+"""Reads contents (the bytes of tensors) on demand from the files of a version."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from mvc.store.recovery.recover import Available
 def contents_in(
     fs: FileSystem, files: Mapping[Path, FileEntry]
 ) -> Iterator[tuple[dict[bytes, Available], dict[bytes, ReadPart]]]:
-    """Yields the contents in the files, and functions that read their bytes.
+    """Yields two mappings from the ids of contents: to the contents, and to functions that read.
 
-    A file is opened when one of its contents is read.
+    The first mapping contains skeletons, too. A skeleton is the bytes of a file outside tensors.
+    ``files``: maps a path to the entry of its file. A file is opened when it is first read.
     """
     with ExitStack() as stack:
         contents, parts = dict[bytes, Available](), dict[bytes, ReadPart]()

@@ -1,6 +1,7 @@
 """Sends the journal entries (recorded operations) that a receiver lacks, as slices.
 
-A slice is a part of a transfer: versions with their records, and statements such as deployments.
+A slice is a part of a transfer: versions with their stored data, and statements (for example
+deployments).
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ def send(
 ) -> Generator[Slice]:
     """The slices that a receiver lacks, oldest first. There is at least one slice.
 
-    ``without``: versions whose states are not sent. ``most``: limit of bytes of records in a slice
-    of several entries. ``part_of``: returns an entry without the statements that are not to be
-    sent. Each slice names the position in the journal up to which the entries are then sent. Read
-    the records of a slice before the next slice. Raises UnknownRevision; StateForgotten for an
-    absent state; HistoryMissing if the receiver has versions that this repository has lost; Busy.
+    ``without``: versions whose states are not sent. ``most``: limit of bytes of stored data in a
+    slice of several entries. ``part_of``: returns an entry without the statements that are not to
+    be sent. Read the data of a slice before you request the next slice. Raises UnknownRevision;
+    StateForgotten for an absent state; HistoryMissing if the receiver has versions that this
+    repository has lost; Busy.
     """
     snapshot = store.fresh()
     for _ in range(_TRIES):
@@ -74,7 +75,7 @@ def send(
 
 
 class _Version(Struct, frozen=True):
-    """A version to send. ``lack``: the part of the version that is not sent."""
+    """A version to send. ``lack``: the part of the version that is not sent, or None."""
 
     commit: Commit
     lack: Absent | None = None
@@ -95,7 +96,7 @@ class _Row(Struct, frozen=True):
 class Sending:
     """The entries that one receiver lacks. ``without``: versions whose states are not sent.
 
-    ``sent``: the versions in the slices so far.
+    ``sent``: the versions in the slices that were created so far.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Sending:
     # -- versions ------------------------------------------------------------------------
 
     def _read_since(self) -> tuple[list[int], set[CommitId]]:
-        """Offsets of entries after the receiver's position, and versions that they deploy."""
+        """Offsets of the entries after the receiver's position, and versions that these deploy."""
         offsets, deployed = list[int](), set[CommitId]()
         for recorded in self._snapshot.entries(self._start):
             offsets.append(recorded.offset)
@@ -153,12 +154,11 @@ class Sending:
         return known
 
     def _new_versions(self) -> dict[CommitId, int]:
-        """The versions that the receiver lacks: wanted versions, ancestors, and versions they need.
+        """The requested versions, their ancestors and needs, if the receiver lacks these versions.
 
         Maps each version to the journal offset of the entry that published the version. If the
-        request names no versions, only versions published after the receiver's position count as
-        lacking. The receiver may lack an older version that was unreachable at that time. In this
-        case, it repeats its request without a position.
+        request names no versions, the receiver is assumed to have all versions that were published
+        before the receiver's position.
         """
         before = 0 if self._wanted.versions else self._start.offset
         new, waiting = dict[CommitId, int](), self._roots()
@@ -182,7 +182,7 @@ class Sending:
         return sorted(roots | ({at} if isinstance(at, CommitId) else set()))
 
     def _has_entry(self, recorded: Recorded) -> bool:
-        """Whether the receiver has, as far as known, the contents that an entry published."""
+        """Whether the receiver probably has the contents that an entry published."""
         published = recorded.entry.commits
         if any(commit.id in self._new for commit in published) or (
             self._purged.contains_all_of(recorded)
@@ -195,13 +195,13 @@ class Sending:
     # -- states --------------------------------------------------------------------------
 
     def _mark(self, id_: CommitId) -> Lack | None:
-        """Why the state of a version cannot be sent (``Lack``). None if the state can be sent."""
+        """Why the state of a version cannot be sent. None if the state can be sent."""
         if id_ in self._purged:
             return "name"
         return None if availability.forgotten(self._store, id_) is None else "rule"
 
     def _with_states(self) -> Container[CommitId]:
-        """The new versions whose states are sent, and bases that dropped weights need."""
+        """The new versions whose states are sent, and versions that dropped weights need."""
         states = self._wanted.states
         if states == "all":
             return self._new
@@ -335,7 +335,10 @@ class Sending:
         return id_ in self._new or id_ in self._known
 
     def _wanted_states(self) -> list[tuple[Recorded, Commit]]:
-        """The versions whose states are requested, and the bases that these need, oldest first."""
+        """The versions whose states are requested, and versions that dropped weights need.
+
+        Oldest first.
+        """
         for id_ in self._wanted.restore:
             commits.get(self._store.snapshot, id_)
             availability.check_stored(self._store, id_)
@@ -362,11 +365,7 @@ class Sending:
         return _Row(sent, chosen, place)
 
     def _note_parents(self, commit: Commit) -> None:
-        """Notes the contents of parent versions that the receiver has.
-
-        Without these notes, a content would count as known to the receiver only if the receiver has
-        a version of the entry that published the content.
-        """
+        """Notes which contents of parent versions the receiver has. These are not sent again."""
         for id_ in commit.parents:
             if id_ in self._known and id_ not in self._without:
                 with suppress(StateForgotten, DamagedData):

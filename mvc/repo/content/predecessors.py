@@ -1,11 +1,9 @@
-"""Finds the parent version's tensor from which a new tensor was probably derived.
+"""Finds the tensor of the parent version from which a new tensor was probably derived.
 
-The new tensor can be stored as a delta from a version of the found tensor.
-``mvc.store.writing.object_writer`` chooses this version. In the parent's file of the same path, the
-search order is: the same name; a name that differs only in the prefix of a wrapper (such as
-DataParallel); the same dtype, shape and position. Then the parent's other files are searched in
-this order. ``mvc.store.writing.precision_copies`` finds the full-precision originals of
-lower-precision copies.
+The new tensor can then be stored as a delta. The search begins in the parent's file of the same
+path. The best candidate is the tensor with the same name, then the tensor whose name differs only
+in the prefix of a wrapper (such as DataParallel), then the tensor with the same dtype, shape and
+position. If no candidate is suitable, the parent's other files are searched.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from mvc.store.writing.storing import Origin, Storing
 def content_names(
     contents: Sequence[object], tensors: Sequence[ParsedTensor | LogicalTensor]
 ) -> list[str]:
-    """A name for each content: the key of the content's first tensor; a number if there is none."""
+    """A name for each content: the key of its first tensor, or a number if it has no tensor."""
     names = {tensor.content: tensor.key for tensor in reversed(tensors)}
     raw = count()
     return [names[i] if i in names else f"\0raw{next(raw)}" for i in range(len(contents))]
@@ -38,7 +36,7 @@ class _Candidates:
     def __init__(self, entry: FileEntry) -> None:
         self._contents = entry.contents
         self._names = content_names(entry.contents, entry.tensors)
-        # Names are unique, except in forged manifests.
+        # The first of several equal names counts. Only forged manifests have equal names.
         self.by_name = dict(zip(self._names[::-1], entry.contents[::-1], strict=True))
 
     def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
@@ -64,7 +62,7 @@ class _Candidates:
 
 
 class BaseFinder:
-    """Finds delta bases of one commit's contents among the parent's contents."""
+    """Finds bases for the contents of one commit among the contents of the parent."""
 
     def __init__(self, parent: Manifest) -> None:
         self.parent = parent
@@ -75,7 +73,7 @@ class BaseFinder:
     def storing(self, path: str, parsed: ParsedFile, last: BaseCache | None = None) -> Storing:
         """A file to store, with a name and a base for each content.
 
-        Contents that are cached in ``last`` need no base.
+        A content whose previous state is cached in ``last`` gets no base.
         """
         names, same = content_names(parsed.contents, parsed.tensors), dict[str, Content]()
         if path in self._entries:

@@ -1,6 +1,7 @@
-"""The base of a new content, from which its delta is computed: stored, or a tensor in memory.
+"""Bases: the objects from which mvc computes the deltas of new contents.
 
-A content is the bytes of one tensor. It is processed in pieces of at most 32 MiB.
+A content is the bytes of one tensor. Contents are processed in pieces of at most 32 MiB. A base is
+a stored content, or a tensor in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Base(Protocol):
         """The object's shape and dtype."""
 
     def chain(self, start: int) -> tuple[Link, ...]:
-        """The objects to decode one after another for the piece at ``start`` (``Graph.chain``).
+        """The series of deltas to decode for the piece at ``start`` (``Graph.chain``).
 
         Empty if the base is not stored yet.
         """
@@ -41,7 +42,7 @@ class Base(Protocol):
         """The complete piece of the base at ``start``, even if the new content is shorter."""
 
     def cached(self, link: Link, start: int) -> memoryview | None:
-        """The piece at ``start`` of an object in the base's chain, if that object is in memory."""
+        """The piece at ``start`` of an object in ``chain``. None if the object is not in memory."""
 
 
 class Recovers(Protocol):
@@ -69,11 +70,11 @@ class StoredBase(Struct):
         return () if self.graph is None else self.graph.chain(self.id, start)
 
     def piece(self, start: int) -> memoryview:
-        """The complete piece of the base at ``start``, as every reader will recover it.
+        """The complete piece of the base at ``start``.
 
-        After the last piece, the hash of the base is checked: only this process could decode a
-        delta from wrong bytes. If the hash is wrong, raises EncodingFailed if earlier pieces of the
-        base were used already, otherwise DamagedData.
+        After the last piece, checks the hash of the base, because a delta from wrong bytes would be
+        useless. If the hash is wrong, raises DamagedData if the base has only one piece, otherwise
+        EncodingFailed.
         """
         out = self.room(start)
         source = self.recovery if self.spec.nbytes <= SHORT else None
@@ -86,7 +87,7 @@ class StoredBase(Struct):
         return self.allocate(min(PIECE, self.spec.nbytes - start))
 
     def proven(self, start: int, out: memoryview) -> memoryview:
-        """Adds ``out``, the recovered piece at ``start``, to the hash. Raises as ``piece`` does."""
+        """Adds the piece ``out`` to the hash of the base. Raises the same errors as ``piece``."""
         if start == 0:
             self._hasher, self._hashed = BlobHasher(self.spec, parallel=True), 0
         elif start != self._hashed:

@@ -1,7 +1,7 @@
 """``mvc rollback``.
 
-Deploys the version that was live before. A second rollback goes back by one more version: mvc skips
-versions that the rollbacks directly before have left. Branches, HEAD and files do not change.
+A second rollback goes back by one more version, not to the version that the first rollback
+replaced. Branches, HEAD and files do not change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``mvc config``.
 
-Without KEY, mvc lists all settings with their sources. Of several sources, the last counts:
+Without KEY, mvc lists all settings with their sources. Later sources override earlier ones:
 default, user file, repository file, environment (MVC_STORE_RESET_INTERVAL), flag.
 """
 
@@ -28,7 +28,7 @@ def command(session: Session, args: _ConfigOptions) -> None:
     if args.key is None or (args.value is None and not args.unset):
         try:
             config = session.repo.config
-        except NotARepository:  # outside: user settings and defaults
+        except NotARepository:  # only the settings of the user, and defaults
             config = load(None)
         _print(session, config, args.key)
         return
