@@ -1,4 +1,4 @@
-"""Functions and classes that list folders and parse model files, for all other packages of mvc.
+"""Functions and classes that list folders and parse model files.
 
 Each name is imported at its first use, so that commands start fast.
 """

@@ -106,8 +106,8 @@ class Storage:
     ) -> Collected:
         """Deletes unreachable data, and the bytes of forgotten states. Ids do not change.
 
-        ``grace``: how long after an operation the versions of the operation are retained (default:
-        the setting ``gc.grace_days``). ``reason``: recorded in the operation log.
+        ``grace``: versions of operations that are not older than this are retained (default: the
+        setting ``gc.grace_days``). ``reason``: recorded in the operation log.
         """
         span = lazy.gc.grace_of(self._config, grace)
         if dry_run:

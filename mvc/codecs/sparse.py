@@ -1,8 +1,8 @@
 """Encodes words of which most are zero: stores the positions and values of the nonzero words.
 
 A word is nonzero if any of its bits is 1. So the float -0.0 is a nonzero word. docs/format.md,
-"Positions and values", defines the bytes. The method is GCXS in VSOL, the thesis of C. Heitenberger
-(§3.2.6; docs/pipelines.md).
+"Positions and values", defines the bytes. The method is GCXS from VSOL, the thesis of C.
+Heitenberger (§3.2.6, see docs/pipelines.md).
 """
 
 from __future__ import annotations

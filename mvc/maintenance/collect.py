@@ -44,7 +44,7 @@ from mvc.store.packs.reader import PACK_HEADER
 from mvc.store.packs.records import RecordHeader
 from mvc.store.store import DiskUse
 
-_WORTH = 0.05  # a pack or the journal is rewritten if at least this share is garbage
+_WORTH = 0.05  # a pack or the journal is rewritten if this share of its bytes is garbage
 _SMALL = 8 * MIB  # smaller packs are joined if there are more than _SCATTERED such packs
 _SCATTERED = 64
 _BLOCK = 4096  # bytes; the journal is not rewritten to save fewer bytes
@@ -131,7 +131,7 @@ class CollectionPlan(Struct, kw_only=True):
 
 
 class Specs(Mapping[bytes, TensorSpec]):
-    """Maps ids of blobs to specs. A blob is the bytes of a tensor, a spec its dtype and shape.
+    """Maps blob ids to specs: a blob is the bytes of a tensor, a spec is its dtype and shape.
 
     Contains all blobs of the states that stay. ``lost``: the blobs that are not stored.
     """
@@ -498,7 +498,7 @@ class _Reconnecting:
                 yield [self._cut_off(graph.id_of(mate)) for mate in sorted(together)]
 
     def _mates(self, numbers: Integers) -> dict[int, set[int]]:
-        """Maps each object to the inputs and results of the object in optimizer steps.
+        """Maps each object to its inputs and results in optimizer steps.
 
         Considers only steps whose codings are not retained.
         """

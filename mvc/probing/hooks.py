@@ -125,7 +125,7 @@ class Hooks:
     def _view(
         self, call: _Open, views: dict[int, torch.Tensor], tensor: torch.Tensor, place: str
     ) -> torch.Tensor:
-        """The view of an input. If a layer receives a tensor twice, it gets the same view twice."""
+        """The view of an input. A layer that receives a tensor twice gets the same view twice."""
         if not tensor.requires_grad or tensor.layout is not torch.strided:
             return tensor
         if id(tensor) in views:

@@ -1,4 +1,4 @@
-"""Verifies new bytes before they become part of the repository: decodes the bytes like a reader.
+"""Verifies new bytes before they become part of the repository, by decoding them as readers do.
 
 ``mvc.store.writing.proof`` verifies records with these functions.
 """

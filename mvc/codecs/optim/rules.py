@@ -28,10 +28,10 @@ _SPLIT = np.float64(2**27 + 1)
 class Rule(Struct, frozen=True):
     """A formula, the names of its arrays (the base first) and the names of its numbers.
 
-    ``pull``: None, unless the arrays have only the square of the gradient. The signs of the
-    gradient are then stored as a bitmap. ``pull`` computes the length of the step from the
-    magnitude of the gradient, the root of the second moment plus the second number, and the first
-    number. ``formula`` receives the base, the length with the sign, and the first number.
+    ``pull``: only for a rule whose arrays do not contain the signs of the gradient. A stored bitmap
+    has the signs. ``pull`` computes the length of the step from the magnitude of the gradient, the
+    root of the second moment plus the second number, and the first number. ``formula`` receives the
+    base, the length with the sign, and the first number.
     ``falls``: whether a larger gradient reduces the result. ``graded``: whether the encoding sorts
     elements by the precision of their prediction.
     """

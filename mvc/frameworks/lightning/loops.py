@@ -4,7 +4,7 @@ When an epoch begins, a loader that shuffles draws random numbers twice: a base 
 iterator is created, and the order when the first batch is fetched. ``Order`` records the states of
 the random generators at these two moments. To resume inside an epoch, ``Order`` sets the generators
 to the recorded states, so that the loader draws the same order, and skips the batches that the
-model was trained with. Then it sets the generators to their states at the recorded version.
+model was trained with. Then ``Order`` sets the generators to the states at the recorded version.
 
 Lightning (2.6) has no hook at these two moments. So ``Order`` wraps two private methods of the
 loops during a ``fit``: the method that Lightning calls just before the first iterator is created,

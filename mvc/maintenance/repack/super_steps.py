@@ -158,7 +158,7 @@ class SuperSteps(Struct):
 
 
 def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool:
-    """Makes all super-steps that save bytes and do not exist yet. Returns whether there were any.
+    """Makes all super-steps that save bytes and do not exist yet. Returns whether any was made.
 
     Considers only runs whose last version was published by operation ``since`` or later.
     Raises WrongUsage for a ``step`` below 2, and the errors of ``repack``.

@@ -23,7 +23,7 @@ from mvc.store.recovery.recover import Available
 def contents_in(
     fs: FileSystem, files: Mapping[Path, FileEntry]
 ) -> Iterator[tuple[dict[bytes, Available], dict[bytes, ReadPart]]]:
-    """Yields two mappings from the ids of contents: to the contents, and to functions that read.
+    """Yields two mappings from content ids: to the contents, and to functions that read contents.
 
     The first mapping contains skeletons, too. A skeleton is the bytes of a file outside tensors.
     ``files``: maps a path to the entry of its file. A file is opened when it is first read.

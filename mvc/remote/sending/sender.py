@@ -129,7 +129,7 @@ class Sending:
     # -- versions ------------------------------------------------------------------------
 
     def _read_since(self) -> tuple[list[int], set[CommitId]]:
-        """Offsets of the entries after the receiver's position, and versions that these deploy."""
+        """Offsets of entries after the receiver's position, and versions that entries deploy."""
         offsets, deployed = list[int](), set[CommitId]()
         for recorded in self._snapshot.entries(self._start):
             offsets.append(recorded.offset)

@@ -73,7 +73,7 @@ class BaseFinder:
     def storing(self, path: str, parsed: ParsedFile, last: BaseCache | None = None) -> Storing:
         """A file to store, with a name and a base for each content.
 
-        A content whose previous state is cached in ``last`` gets no base.
+        If the cache ``last`` has a base for a content, the parent is not searched for this content.
         """
         names, same = content_names(parsed.contents, parsed.tensors), dict[str, Content]()
         if path in self._entries:

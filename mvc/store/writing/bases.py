@@ -33,7 +33,7 @@ class Base(Protocol):
         """The object's shape and dtype."""
 
     def chain(self, start: int) -> tuple[Link, ...]:
-        """The series of deltas to decode for the piece at ``start`` (``Graph.chain``).
+        """The objects to decode, in this order, to get the piece at ``start`` (``Graph.chain``).
 
         Empty if the base is not stored yet.
         """
