@@ -1,16 +1,19 @@
-"""Folders of version control systems. Settings in such a folder can run programs."""
+"""Recognizes folders of version control systems, such as ``.git``.
+
+mvc does not restore model files into these folders, because a file there can run programs.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn", ".sl", ".jj", ".bzr", ".pijul"})
-"""Names reserved by these systems, in upper or lower case. mvc never reads such a folder."""
+"""Names that version control systems reserve. Upper and lower case count as equal."""
 
 MARKERS = {"cvs": "Entries", "_darcs": "format"}
-"""Names that ordinary folders may have, too.
+"""Maps a name of a version control folder that other folders may have, too, to a file.
 
-If the folder contains the file named here, the folder belongs to a version control system.
+If a folder with this name contains the file, it belongs to a version control system.
 """
 
 _SHORT = {"git~1", "mvc~1"}  # the 8.3 names of .git and .mvc on Windows
@@ -26,7 +29,7 @@ _SETTINGS = {
 def is_foreign(path: str) -> bool:
     """Whether a path, with '/' between its parts, leads into a version control system's folder.
 
-    If the folder has a name of ``MARKERS``, only paths of the system's own files count.
+    A path into a folder with a name of ``MARKERS`` counts only if it names a file in ``_SETTINGS``.
     """
     parts = path.casefold().split("/")
     return not FOREIGN.isdisjoint(parts) or any(

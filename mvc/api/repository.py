@@ -1,6 +1,6 @@
 """``Repository``: a repository of model versions, the main class of the public API.
 
-Each method calls the function of an operation. Each operation has a module of its own.
+Most methods only call a function of another module, which does the work.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ Paths: TypeAlias = PathName | Sequence[PathName]
 
 
 class Repository(Closing, Unpicklable):
-    """An open repository. Close it, or use it as a context manager.
+    """An open repository. Call ``close`` at the end, or use the object as a context manager.
 
-    The object works in several threads and after a fork. Methods raise subclasses of
-    ``mvc.MvcError``. ``storage`` has methods for maintenance, ``remotes`` methods for remote
-    repositories.
+    Several threads can use the object, and a child process can use it after a fork. Methods raise
+    subclasses of ``mvc.MvcError``. The attribute ``storage`` has methods for maintenance. The
+    attribute ``remotes`` has methods for remote repositories.
     """
 
     def __init__(self, handle: Handle) -> None:
@@ -120,9 +120,9 @@ class Repository(Closing, Unpicklable):
     ) -> Self:
         """Creates an empty repository in a folder and opens it. Creates a missing folder.
 
-        ``bare``: the repository has no working files and serves as a remote. ``shared``: with
-        ``group``, the group can write files in ``.mvc``; with ``all``, everyone else can read them,
-        too. ``shared`` overrides the umask. ``config``: as for ``open``, but called with None,
+        ``bare``: the repository has no working files and serves as a remote. ``shared``: ``group``
+        permits the Unix group to write files in ``.mvc``. ``all`` permits this, too, and permits
+        all other users to read the files. ``config``: as for ``open``, but called with None,
         because no settings file exists yet. Raises AlreadyARepository, DubiousOwnership,
         InvalidName, InvalidConfig.
         """
@@ -185,9 +185,9 @@ class Repository(Closing, Unpicklable):
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Opens the repository of a folder, or creates an empty one there.
+        """Opens the repository of a folder. If the folder has no repository, creates one.
 
-        The arguments are those of ``init``. ``branch``: the first branch, if the repository is new.
+        The arguments are those of ``init``. ``branch``: the first branch of a new repository.
         Raises UnsupportedFormat, DamagedData, InvalidName, InvalidConfig.
         """
         with suppress(NotARepository):
@@ -208,35 +208,38 @@ class Repository(Closing, Unpicklable):
 
     @property
     def config(self) -> Config:
-        """The settings in force, each with its origin."""
+        """The settings, each with its source, such as a settings file."""
         return self._config
 
     @property
     def interrupted(self) -> Interrupted:
-        """Checkouts of killed processes that opening this repository completed or undid."""
+        """What ``open`` did about checkouts that were interrupted because a process was killed.
+
+        ``open`` completes or undoes such checkouts.
+        """
         return self.handle.interrupted
 
     @cached_property
     def storage(self) -> Storage:
-        """Statistics, check, repair, gc, forget, repack."""
+        """Methods for maintenance: statistics, check, repair, gc, forget and repack."""
         from mvc.api.storage import Storage
 
         return Storage(self.handle)
 
     @cached_property
     def remotes(self) -> Remotes[Self]:
-        """Remote repositories to push to and fetch from."""
+        """The remote repositories of this repository."""
         from mvc.api.remotes import Remotes
 
         return Remotes(self.handle, type(self))
 
     @property
     def gaps(self) -> Sequence[Gap]:
-        """Lost entries of the operation log, with their refs, versions and deployments."""
+        """Ranges of entries of the operation log that are lost, because the log is damaged."""
         return self._store.snapshot.gaps
 
     def close(self) -> None:
-        """Releases files and memory. Acknowledged operations are durable already."""
+        """Closes all files and frees memory."""
         with ExitStack() as after:
             after.callback(self._store.close)
             after.callback(self._recent.caches.clear)
@@ -251,7 +254,7 @@ class Repository(Closing, Unpicklable):
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Makes ``close`` call ``act`` first, so that a background writer can finish.
 
-        Returns a function. When that function is called, ``close`` will no longer call ``act``.
+        Returns a function that cancels the call of ``act``.
         """
         self._closing[act] = None
         return partial(self._closing.pop, act, None)
@@ -279,31 +282,31 @@ class Repository(Closing, Unpicklable):
     ) -> CommitResult:
         """Stores a version. The version is durable when the call returns.
 
-        ``state``: a mapping of tensors (torch or numpy) in any nesting, which is stored at ``path``
-        even if nothing changed. Or paths of files and folders: if a file is missing from such a
-        folder, the new version does not have the file. Or a mapping from paths to
-        ``mvc.state.StateFile`` or ``FileEntry`` values, which are stored unchanged. If ``path``
-        ends in ``/``, it is the folder of a sharded model. The index of such a model names a shard
-        (a file) for each tensor.
+        ``state`` is a mapping of torch or numpy tensors, in any nesting. It is stored at ``path``,
+        even if nothing changed. If ``path`` ends in ``/``, the state is stored in the folder
+        ``path`` as a sharded model: several files, and an index that names the file of each tensor.
+        Instead, ``state`` may be paths of files and folders. If a file is missing from such a
+        folder, the new version does not have the file. ``state`` may also map paths to
+        ``mvc.state.StateFile`` or ``FileEntry`` values, which are stored unchanged.
 
         ``states``: maps additional paths to mappings of tensors, to a ``Path`` (a file on disk),
         or to None, which removes the path from the version. ``metrics``: numbers. ``params``: texts
-        or plain data, which is stored as text. ``attachments``: maps names to bytes or states that
-        are stored with the version but are not its files, such as the result of
-        ``mvc.describe_model``. ``deploy``: a target; the version is deployed to this target.
-        ``files``: how to read paths. ``options``: rarely used arguments.
+        or plain data, which is stored as text. ``attachments``: maps names to bytes or states. They
+        are stored with the version, but a checkout does not write them to files. ``deploy``: the
+        target to which the version is deployed. ``files``: options for reading files. ``options``:
+        rarely used arguments.
 
-        ``pipeline``: a text, or Requirements, whose ``max_recovery`` bounds the recovery time. A
-        lossy pipeline changes the state at ``path``, or the files, so that the delta from the
-        branch's newest version becomes small. The changed weights (production weights) are stored
-        and returned in the result's ``state``. The files in ``states`` remain exact. If a stage of
-        the pipeline needs the loss, it reads the metric ``loss``. A pipeline such as ``lc`` stores
-        an approximation of the state instead (docs/lc.md) and leaves files on disk unchanged. By
-        default, the setting ``commit.pipeline`` selects the pipeline.
+        ``pipeline``: the text of a pipeline, or ``Requirements`` by which mvc chooses a pipeline.
+        By default, the setting ``commit.pipeline`` selects the pipeline. A lossy pipeline changes
+        the state at ``path``, or the files, so that the delta from the branch's newest version
+        becomes small. The changed weights (production weights) are stored, and the result has them
+        in ``state``. The files in ``states`` remain exact. If a stage of the pipeline needs the
+        loss, it reads the metric ``loss``. The pipeline ``lc`` stores an approximation of the state
+        (docs/lc.md), and leaves files on disk unchanged.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
-        CannotRecord or BadModelFile if the input is invalid; NothingToCommit; SourceChanged if a
-        file or tensor changed during the call; StateForgotten; Busy.
+        CannotRecord or BadModelFile if the input is invalid. Raises SourceChanged if a file or
+        tensor changed during the call. Raises NothingToCommit, StateForgotten, Busy.
         """
         from mvc.pipelines.requirements import pipeline_and_bound
 
@@ -366,11 +369,11 @@ class Repository(Closing, Unpicklable):
         tensors are copied from the last of ``revs``.
 
         The new version has all ``revs`` as parents, and the ids and weights of ``revs`` as params.
-        ``branch``: a branch to advance or create. Without ``branch``, the current branch and the
-        working folder are updated; the working folder must have no uncommitted changes. ``to``: a
-        file or folder. ``force``: overwrite files at ``to``.
+        ``branch``: the branch to advance or create. Without ``branch``, the current branch and the
+        files in the working folder are updated. These files must have no uncommitted changes.
+        ``to``: a file or folder. ``force``: overwrite files at ``to``.
 
-        Raises WrongUsage if the versions have no mean, WouldOverwrite, and the errors of
+        Raises WrongUsage if the mean cannot be computed, WouldOverwrite, and the errors of
         ``commit``.
         """
         if to is not None and (branch or deploy or to == "-"):
@@ -545,7 +548,7 @@ class Repository(Closing, Unpicklable):
         return commits.get(self._store.snapshot, self.find(rev))
 
     def manifest(self, rev: Rev = "HEAD") -> Manifest:
-        """The paths of a version with their tensors."""
+        """The list of a version's files, and of the tensors in each file."""
         load = partial(manifests.of_commit, self._store, self.find(rev))
         return with_states(self._store, self._config, load)
 
@@ -574,9 +577,10 @@ class Repository(Closing, Unpicklable):
         )
 
     def providing(self, rev: Rev, path: str, file: StateFile) -> AbstractContextManager[None]:
-        """A ``with`` block in which the file at ``path`` of a version is read from ``file``.
+        """A ``with`` block in which mvc reads a file of a version from ``file``, not from storage.
 
-        Raises DamagedData if ``file`` has another state.
+        ``path``: the path of the file in the version. Raises DamagedData if the tensors of ``file``
+        are not those of the version.
         """
         return lazy.weights.providing(self._store, self.find(rev), path, file)
 
@@ -607,8 +611,8 @@ class Repository(Closing, Unpicklable):
         by commit time. ``since`` and ``until`` are inclusive. ``path``: as for ``checkout``.
         ``keys``: decode only these tensors, into a flat dictionary. ``on_error``: if a version is
         forgotten, damaged or incomplete, ``"raise"`` the error, ``"skip"`` the version, or
-        ``"yield"`` the error in place of the state. While the caller uses a state, mvc decodes the
-        state that follows.
+        ``"yield"`` the error in place of the state. While the caller uses a state, a thread decodes
+        the next state.
         """
         pairs = lazy.versions.iter_versions(
             self._store,
@@ -644,11 +648,11 @@ class Repository(Closing, Unpicklable):
     ) -> Log:
         """A version and its ancestors as a lazy sequence, sorted by commit time, newest first.
 
-        ``A..B`` means all versions that B reaches and A does not. ``limit``: the largest number of
-        versions. This call raises UnknownRevision, UnknownTarget and WrongUsage. Iteration raises
-        DamagedData at lost entries of the operation log. With ``incomplete``, the error is appended
-        to this list instead, and the readable versions follow. ``progress``: reports how far the
-        storage costs of the versions (``LogOptions.prices``) are computed.
+        ``rev`` may be ``A..B``, as in git. ``limit``: the largest number of versions. This call
+        raises UnknownRevision, UnknownTarget and WrongUsage. Iteration raises DamagedData if an
+        entry of the operation log is lost. With ``incomplete``, the error is appended to this list
+        instead, and the iteration continues. ``progress``: is called while the storage costs of the
+        versions (``LogOptions.prices``) are computed.
         """
         chosen = options or lazy.log.LogOptions()
         storage = self.storage.by_version(progress=progress)[1] if chosen.prices else None
@@ -685,17 +689,19 @@ class Repository(Closing, Unpicklable):
     def identify(
         self, file: PathName | FileEntry, *, progress: Progress | None = None
     ) -> list[Identified]:
-        """The versions that have the state of this file, newest first. Compares only hashes."""
+        """The versions that introduced the state of this file, newest first. Compares only hashes.
+
+        A version that has the file unchanged from its parent is not listed.
+        """
         source = Path(file) if isinstance(file, str | PathLike) else file
         return lazy.identify.identify(self._store, source, progress)
 
     def nearest(self, path: PathName, *, progress: Progress | None = None) -> Nearest | None:
-        """The version that is most similar to a file that no version has.
+        """The version that is most similar to a file. None if no version is similar.
 
-        This is the version with the most tensors that equal tensors of the file. Of several such
-        versions, it is the version with the smallest distance of values. The search ends after a
-        few seconds. If the search was not finished by then, ``complete`` is False. None if no
-        version is similar.
+        The most similar version has the most tensors that equal tensors of the file. If several
+        versions have equally many, the distances of values decide. The search ends after a few
+        seconds. If the search was not finished by then, ``complete`` is False.
         """
         return lazy.nearest.nearest(self._store, Path(path), progress)
 
@@ -725,8 +731,8 @@ class Repository(Closing, Unpicklable):
         ``sign``: sign with your SSH key (default: the settings). ``anyway``: deploy even if
         ``deploy.protect`` protects the target, or if a file of the model is missing or cannot be
         parsed. ``push``: first send the deployment to this remote (True: to the default remote). If
-        the remote refuses the deployment, nothing is recorded. Raises CannotSign, TargetProtected,
-        BadModelFile, and RefConflict if the remote has recorded another deployment meanwhile.
+        the remote refuses the deployment, nothing is recorded here. Raises CannotSign,
+        TargetProtected, BadModelFile, and RefConflict if the remote has a newer deployment.
         """
         announce, moment = announcing(self._store, target), self._moment(at)
         deployed = with_states(self._store, self._config, lambda: lazy.record.deploy(
@@ -755,13 +761,12 @@ class Repository(Closing, Unpicklable):
         push: str | bool = False,
         remote: str | None = None,
     ) -> RolledBack:
-        """Deploys the previous version of a target again. A second call goes back further.
+        """Deploys the version that was live before the live one. A second call goes back further.
 
-        ``to``: deploy this version, which must have been live on the target. Without ``to``, a
-        version is not chosen if one of the directly preceding rollbacks replaced it. ``sign``,
-        ``anyway``, ``push``: as for ``deploy``. ``remote``: use the deployments that this remote
-        has recorded, and send the rollback to this remote. Raises UnknownTarget, UnknownRevision,
-        StateForgotten; NoDeployment if no earlier version was live.
+        ``steps``: how many versions to go back. ``to``: deploy this version instead, which must
+        have been live on the target. ``sign``, ``anyway``, ``push``: as for ``deploy``. ``remote``:
+        fetch the deployments of this remote first, and send the rollback to this remote. Raises
+        UnknownTarget, UnknownRevision, StateForgotten; NoDeployment if no earlier version was live.
         """
         announce = announcing(self._store, target)
         if remote is not None:
@@ -789,7 +794,7 @@ class Repository(Closing, Unpicklable):
         anyway: bool = False,
         push: str | bool = False,
     ) -> Deployed:
-        """Records that a deployment did not happen. The record of the deployment remains.
+        """Records that a deployment did not happen. The deployment stays in the history.
 
         ``rev``: the deployed version; None means the newest deployment on ``target``. ``at``: when
         the deployment went live, if ``rev`` was deployed several times. ``sign``, ``anyway``,
@@ -821,12 +826,12 @@ class Repository(Closing, Unpicklable):
         since: Time | None = None,
         progress: Progress | None = None,
     ) -> tuple[Vouched, ...] | Checked:
-        """Checks the signatures of all deployments, or of all deployments on the target ``of``.
+        """Checks the signatures of all deployments. ``problems`` of a result lists what failed.
 
-        ``problems`` of a result lists what failed. If ``of`` is the id of a version, or a
-        deployment, checks only the signature of this version or deployment. ``since``: only
-        deployments that were recorded or went live at this moment or later. Raises UnknownTarget,
-        NotInstalled; InvalidConfig if the settings name no allowed signers.
+        ``of``: check only the deployments on this target, only this deployment, or only the version
+        with this id. ``since``: check only deployments that were recorded or went live at this
+        moment or later. Raises UnknownTarget, NotInstalled; InvalidConfig if the settings name no
+        allowed signers.
         """
         if isinstance(of, Deployed):
             return lazy.signatures.of_deployment(self._store, of)
@@ -841,9 +846,8 @@ class Repository(Closing, Unpicklable):
     def live(self, target: str | None = None, *, at: Time | None = None) -> Live | tuple[Live, ...]:
         """The version that was live on a target at a moment (default: now).
 
-        Without ``target``, returns a tuple with the live version of each target. ``until_ns`` of a
-        result: when the target's next recorded deployment went live, or None. Raises UnknownTarget;
-        NoDeployment if nothing was live.
+        Without ``target``, returns a tuple with the live version of each target. Raises
+        UnknownTarget; NoDeployment if no version was live.
         """
         if target is None:
             return live.all_live(self._store, self._moment(at))
@@ -852,11 +856,10 @@ class Repository(Closing, Unpicklable):
         return live.live(self._store, target, self._moment(at))
 
     def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
-        """All versions that were live on a target, or on any target, in an interval.
+        """All versions that were live on a target at any time from ``since`` to ``until``.
 
-        The result is sorted by target, then by time. The version that was live at ``since`` is
-        included. Both ends of the interval are inclusive. Raises UnknownTarget; WrongUsage if
-        ``until`` is before ``since``.
+        Without ``target``, the versions of all targets. The result is sorted by target, then by
+        time. Raises UnknownTarget; WrongUsage if ``until`` is before ``since``.
         """
         return live.live_between(self._store.fresh(), self.time(since), self.time(until), target)
 
@@ -906,9 +909,9 @@ class Repository(Closing, Unpicklable):
         """The current branch and its commit.
 
         The branch is None if HEAD is detached. The commit is None if the branch has no version yet.
-        ``branch``: this branch instead of the current one. Raises UnknownRevision if ``branch`` has
-        no version and is not current; DamagedData if the journal entry that moved HEAD is lost.
-        With ``if_known``, branch and commit are None in the case of DamagedData.
+        ``branch``: return this branch instead of the current one. Raises UnknownRevision if
+        ``branch`` does not exist. Raises DamagedData if the journal entry that moved HEAD is lost.
+        With ``if_known``, returns None for branch and commit instead of raising DamagedData.
         """
         if if_known:
             return lookup_refs.head_if_known(self._store.fresh())
@@ -924,11 +927,11 @@ class Repository(Closing, Unpicklable):
     ) -> RecordingNotice:
         """A ``with`` block in which a training records versions on a branch.
 
-        ``branch``: by default the current branch. Other processes see that a training records.
-        Commits with ``CommitOptions.recording`` of this block are deployed to ``target`` until
-        another user deploys to ``target`` or protects it. ``alone``: refuse other trainings that
-        deploy to ``target``. ``new_branch``: the branch need not exist. Raises UnknownRevision,
-        TargetProtected; Busy if another training records on the branch or excludes this training.
+        ``branch``: by default the current branch. Other trainings cannot record on the branch.
+        Commits with the result of this method as ``CommitOptions.recording`` are deployed to
+        ``target``, until another user deploys to ``target`` or protects ``target``. ``alone``: no
+        other training can deploy to ``target``. ``new_branch``: the branch need not exist. Raises
+        UnknownRevision, TargetProtected; Busy if another training has the branch or the target.
         """
         at = lookup_refs.tip(self._store.fresh(), branch, new=new_branch)
         return lazy.protection.RecordingNotice(
@@ -936,9 +939,10 @@ class Repository(Closing, Unpicklable):
         )
 
     def recorder(self, branch: str | None = None, *, target: str | None = None) -> str | None:
-        """The process on this machine that records a training, or None.
+        """The process on this machine whose training records on ``branch`` now, or None.
 
-        The training records on ``branch`` (None: a detached HEAD), or deploys to ``target``.
+        If ``branch`` is None, the training records on a detached HEAD. With ``target``, the process
+        whose training deploys to ``target``.
         """
         return recording.recorder(self._store, branch, target)
 
@@ -980,9 +984,9 @@ class Repository(Closing, Unpicklable):
         refs.advance(self._store, moves, operation, first=first)
 
     def delete_ref(self, kind: Literal["branch", "tag"], name: str, *, force: bool = False) -> Ref:
-        """Deletes a branch or tag. The versions stay until ``gc``.
+        """Deletes a branch or tag. ``gc`` later deletes versions that no ref reaches.
 
-        Unless ``force``, refuses to delete a branch if no other ref reaches the newest version of
+        Without ``force``, refuses to delete a branch if no other ref reaches the newest version of
         the branch.
         """
         if kind == "branch":
@@ -1030,11 +1034,11 @@ class Repository(Closing, Unpicklable):
     ) -> Transferred:
         """Fetches a remote's versions, deployments and refs.
 
-        ``remote``: by default ``origin``, or the only remote. ``versions``: fetch only the states
-        of these versions, which this repository knows. ``states``: the versions whose states are
-        fetched (``all``, ``none``, ``live``, ``last:N``). ``prune``: delete the tracking refs of
-        branches that the remote has deleted. ``nodes``: fetch node reports, too. The defaults of
-        ``states`` and ``nodes`` are options of the remote.
+        ``remote``: by default ``origin``, or the only remote. ``versions``: fetch only the model
+        files of these versions, whose commits are already here. ``states``: the versions whose
+        model files are fetched (``all``, ``none``, ``live``, ``last:N``). ``prune``: delete the
+        tracking refs of branches that the remote has deleted. ``nodes``: fetch node reports, too.
+        The settings of the remote contain the defaults of ``states`` and ``nodes``.
 
         Raises StateForgotten if the remote lacks a state; UnknownRevision if there is no such
         remote; RemoteUnreachable; RemoteRefused; HistoryMissing if the remote was replaced by
@@ -1086,12 +1090,12 @@ class Repository(Closing, Unpicklable):
         """Sends branches and tags with their versions. By default, sends the current branch.
 
         Tags, data sets, deployments and annotations of these versions are sent, too. In the remote,
-        either all refs move or no ref moves. ``every``: send all branches and tags. ``force``: a
-        ref need not be fast-forwarded if the ref has not moved in the remote since the last fetch
-        or push. ``delete``: refs to delete in the remote. ``states``: send only the states of these
-        versions. ``partial``: send a version even if neither repository has its state. ``dry_run``:
-        send nothing. Raises RefConflict if a ref cannot be fast-forwarded or has moved in the
-        remote; UnknownRevision, StateForgotten, WeightsDropped, RemoteUnreachable, RemoteRefused.
+        either all refs move or no ref moves. ``every``: send all branches and tags. ``force``: as
+        ``git push --force-with-lease``. ``delete``: refs to delete in the remote. ``states``: send
+        only the model files of these versions. ``partial``: send a version even if neither
+        repository has its model files. ``dry_run``: send nothing. Raises RefConflict if a ref
+        cannot be fast-forwarded or has moved in the remote; UnknownRevision, StateForgotten,
+        WeightsDropped, RemoteUnreachable, RemoteRefused.
         """
         destination = self.remotes.find(remote)
         if states:
@@ -1113,13 +1117,13 @@ class Repository(Closing, Unpicklable):
     # -- operations ----------------------------------------------------------------------------
 
     def operations(self, limit: int | None = None) -> Iterator[Operation]:
-        """The operation log, newest first."""
+        """The operations on this repository, newest first, such as commits and merges."""
         return lazy.oplog.oplog(self._store, limit)
 
     def undo(
         self, number: int | None = None, *, dry_run: bool = False, reason: Reason = ""
     ) -> Undoing:
-        """Reverts the ref moves of the newest operation, or of the operation ``number``."""
+        """Reverts the newest operation, or the operation ``number``. Deployments stay unchanged."""
         return (lazy.undo.plan if dry_run else lazy.undo.undo)(
             self._store, self._config, number, reason=reason
         )

@@ -30,10 +30,10 @@ class Column(Struct, frozen=True):
 def fitted(
     columns: Sequence[tuple[Column, list[str]]], room: int
 ) -> list[tuple[Column, list[str]]]:
-    """The columns, fitted into ``room``.
+    """The columns, fitted into ``room`` characters.
 
-    First omits optional columns from the right if even shortened columns would not fit. Then
-    shortens columns where ``shorten`` permits it, the widest column first.
+    While even shortened columns do not fit, omits the optional columns, beginning at the right.
+    Then shortens columns where ``shorten`` permits it, the widest column first.
     """
     columns = list(columns)
     widths = [max(map(cell_width, texts)) for _, texts in columns]
@@ -57,10 +57,10 @@ def fitted(
 
 
 def shortened(text: str, width: int, where: str) -> str:
-    """The text, shortened to ``width`` columns.
+    """The text, shortened to ``width`` characters. ``where``: ``end`` or ``middle``.
 
-    Unless ``where`` is ``end``, the middle is removed, and most of the end stays, because names of
-    tensors differ at their ends.
+    If the middle is removed, more of the end than of the start stays, because names of tensors
+    differ at their ends.
     """
     if cell_width(text) <= width:
         return text
@@ -93,9 +93,10 @@ _SHORTENED: dict[str, Literal["middle", "end"]] = {
 
 
 def titled(titles: str) -> list[Column]:
-    """Columns for titles (separated by commas), each with the style of its title.
+    """One column for each of the ``titles``, which are separated by commas.
 
-    ``>`` after a title means that the column has numbers.
+    The tables above give the style of each title. ``>`` after a title means that the column has
+    numbers.
     """
     return [
         Column(

@@ -1,5 +1,7 @@
-"""Metrics of an imported checkpoint, from its name and its trainer's state
-(``trainer_state.json``).
+"""Finds the metrics of a checkpoint that is imported into a repository.
+
+Metrics are read from the name of the checkpoint, such as ``epoch=3-val_loss=0.25.ckpt``, and from
+the file ``trainer_state.json``, which the Trainer of Hugging Face writes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from mvc.names import check_key
 from mvc.system import FileSystem
 
 _STATE = "trainer_state.json"
-MOST_BYTES = 16 * MIB  # maximum of a trainer's state; a long training writes several MiB
+MOST_BYTES = 16 * MIB  # largest trainer_state.json; a long training writes several MiB
 _MOST = 100  # maximum number of metrics
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NAMED = re.compile(rf"([A-Za-z][A-Za-z0-9_/]*)=({_NUMBER})")
@@ -35,18 +37,17 @@ _NO_JSON = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])")  # not va
 
 
 class _TrainerState(Struct):
-    """The fields of a trainer's state that are read; all other fields are skipped while parsing."""
+    """The fields of ``trainer_state.json`` that are read."""
 
     global_step: int | float | None = None
     log_history: list[dict[str, Any]] = field(default_factory=list)
 
 
 def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> dict[str, float]:
-    """Maps names to at most 100 metrics.
+    """At most 100 metrics by name.
 
-    Metrics in the trainer's state take precedence over metrics in the checkpoint's name.
-
-    A trainer's state of more than MOST_BYTES is not read, but added to ``too_long``.
+    If a metric is in ``trainer_state.json`` and in the checkpoint's name, the file counts. If
+    ``trainer_state.json`` has more than MOST_BYTES, its path is added to ``too_long`` instead.
     """
     metrics: dict[str, float] = {}
     for name, number in (*_in_state(fs, checkpoint, too_long), *_in_name(checkpoint.source.name)):
@@ -67,7 +68,7 @@ def _in_name(name: str) -> Iterator[tuple[str, float]]:
 def _in_state(
     fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]
 ) -> Iterator[tuple[str, float]]:
-    """Yields the step, then all logged metrics, newest first."""
+    """Yields the step and the logged metrics in ``trainer_state.json``, newest first."""
     place = next((p for p in checkpoint.files.values() if p.name == _STATE), None)
     identity = None if place is None else fs.stat(place)
     if place is None or identity is None:
@@ -87,7 +88,7 @@ def _in_state(
 
 
 def _read(fs: FileSystem, place: Path) -> _TrainerState:
-    """Reads a trainer's state. The result is empty for a file that is not JSON of a trainer."""
+    """Reads ``trainer_state.json``. The result is empty if the file has no valid content."""
     try:
         data = _NO_JSON.sub(b"null", fs.read_bytes(place, MOST_BYTES))
         return msgspec.json.decode(data, type=_TrainerState)

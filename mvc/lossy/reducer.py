@@ -1,11 +1,11 @@
 """A ``Reducer`` turns the weights of a training into the weights that are deployed and stored.
 
-The stages ``topk``, ``grid`` and ``lsb`` make *production weights*: they change the training
-weights one after another, and the result is stored exactly (docs/pipelines.md lists the
-exceptions). The stages of ``mvc.lossy.lc`` make *approximations* instead. An approximation is the
-previous version plus a coded step. The step starts from the stored previous version, not from the
-training's previous state. So each step corrects the error of the step before, and errors do not add
-up (docs/lc.md lists the exceptions).
+Its pipeline has lossy stages. The stages ``topk``, ``grid`` and ``lsb`` make *production weights*:
+they change the training weights, so that the next delta is small. The result is stored exactly. The
+stages of ``mvc.lossy.lc`` make *approximations* instead. They encode the difference between the
+training weights and the previous stored version with few bits. An approximation is the previous
+stored version plus this *step*. So each step corrects the error of the step before, and errors do
+not add up (docs/lc.md lists the exceptions).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KINDS = {
     "sum": SECOND_MOMENT,
     "max_exp_avg_sq": "max_exp_avg_sq",
 }
-"""Kinds of moments by their names in torch's optimizers."""
+"""Maps the last part of a tensor's name in torch's optimizers to the kind of the tensor."""
 _STATISTICS = {"running_mean", "running_var"}
 
 
@@ -58,7 +58,7 @@ def is_optimizer(name: str) -> bool:
 
 
 def kind_of(name: str) -> str | None:
-    """The kind of a tensor for ``quantise``, empty for weights; None if the tensor stays exact.
+    """The kind of a tensor, which ``quantise`` needs. Empty for weights, None if exact.
 
     >>> kind_of("optimizer.state.fc.weight.exp_avg_sq")
     'exp_avg_sq'
@@ -99,13 +99,12 @@ class Reducer(Struct, frozen=True):
         loss: float | None = None,
         dtypes: Mapping[str, str] | None = None,
     ) -> Reduced:
-        """A version of the state ``training``, after the version ``before`` (None: the first
-        version).
+        """Computes the weights to store for the training state ``training``.
 
-        numpy has no bfloat16. Such a tensor is an array of uint16 integers and named in ``dtypes``,
-        or it has a dtype of 2 bytes with the name bfloat16 (ml_dtypes). ``loss``: the loss of the
-        batch, for a stage that depends on it. An approximation shares arrays that stay exact with
-        ``training``. Production weights are new arrays. Raises WrongUsage.
+        ``before``: the weights of the previous version, or None. ``loss``: the loss of the batch,
+        for a stage that depends on the loss. ``dtypes``: maps the name of a uint16 array to
+        ``bfloat16`` if its integers are the bits of bfloat16 numbers. Arrays with the bfloat16 of
+        ml_dtypes need no entry. Raises WrongUsage.
         """
         if self.pipeline.forward_only:
             return self._approximated(before or {}, training, dtypes or {})
@@ -120,11 +119,10 @@ class Reducer(Struct, frozen=True):
         dtypes: Mapping[str, str] | None = None,
         new_level: bool = False,
     ) -> dict[str, Array]:
-        """Production weights, see ``reduce``.
+        """Computes production weights. The arguments are those of ``reduce``.
 
         If arrays of ``training`` share memory (tied weights), the results share memory, too.
-        Without lossy stages the result is a copy. ``new_level``: the stages of another level (of
-        exactness) made ``before``.
+        ``new_level``: whether ``before`` was made by more exact or less exact stages.
         """
         firsts: dict[object, str] = {}
         first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
@@ -135,7 +133,8 @@ class Reducer(Struct, frozen=True):
             if kind is None or name in self.exact:
                 continue
             old = None if before is None else _alike(before, name, array)
-            # ``array`` is new and contiguous, so ``after`` shares the memory of the result
+            # ``array`` is new and contiguous, so ``after`` is a view of ``array``. The stages
+            # change ``after``, and thereby the result.
             after = _words(array, kind)
             if old is None:
                 new.append(Moving.pair(kind, np.zeros_like(after), after))
@@ -184,17 +183,17 @@ def _memory(array: Array) -> object:
 
 
 def _alike(arrays: Arrays, name: str, array: Array) -> Array | None:
-    """The array with this name in ``arrays``.
-
-    None if it has another dtype or shape than ``array``.
-    """
+    """The array ``name`` of ``arrays``, or None if its dtype or shape differs from ``array``."""
     array_ = arrays.get(name)
     same = array_ is not None and (array_.dtype, array_.shape) == (array.dtype, array.shape)
     return array_ if same else None
 
 
 def _format(array: Array, named: str | None) -> Format | None:
-    """The format of an array's entries; None if they are never changed."""
+    """The float format of an array's entries. None if the entries are no floats in native order.
+
+    ``named``: the format, if the array has integers with the bits of floats.
+    """
     name = named or array.dtype.name
     kind = FORMATS.get(name)
     if kind is None or not array.dtype.isnative:

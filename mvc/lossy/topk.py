@@ -1,13 +1,14 @@
-"""Top-K: stores only the entries that changed most, per tensor or over all tensors (thesis §3.2.2).
+"""Top-K: lossy stages that store only the entries of tensors that changed most.
 
-docs/pipelines.md describes how many entries are stored. The share may follow the loss, along a
-curve from (0, 0) to (1, 1). Eq. 3.3 as printed in the thesis does not pass through these points, so
-another curve is used. With b = |l| and m the positive root of b m (1 + m) = 1,
+All other entries keep their values of the previous version. docs/pipelines.md describes the stages
+and names the thesis. The share of stored entries may depend on the loss, by a curve from (0, 0) to
+(1, 1) with a parameter l. For l = 0 the curve is a straight line. For l < 0 the curve is 1 - g(x),
+and for l > 0 it is g(1 - x), where
 
-    g(x) = 1 / (b (x + m)) - m = m (1 - x) / (x + m)
+    g(x) = m (1 - x) / (x + m)
 
-falls from 1 to 0. The second form is computed, because it does not subtract almost equal numbers.
-The curve is 1 - g(x) for l < 0 and g(1 - x) for l > 0. For l = 0 it is linear, the limit of both.
+and m is the positive root of |l| m (1 + m) = 1. The curve differs from equation 3.3 of the thesis,
+because equation 3.3 does not pass through (0, 0) and (1, 1).
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class _TopK(ChoosingStage, frozen=True):
 class TopKOfEach(_TopK, frozen=True):
     """lossy: per tensor, stores only the share P of entries that changed most
 
-    ``share`` and ``least``: the largest and the smallest share of entries to store. ``curve``: how
-    the share depends on the loss: the parameter l of the curve (0 for linear), or None if the share
-    is fixed. ``loub``: the loss from which on the share is largest.
+    ``share`` and ``least``: the largest and the smallest share of entries to store. ``curve``: the
+    parameter l of the curve, or None if the share does not depend on the loss. ``loub``: if the
+    loss is ``loub`` or more, the share is ``share``.
     """
 
     curve: Decimal | None
@@ -91,9 +92,9 @@ class TopKOfEach(_TopK, frozen=True):
 class TopKOfAll(_TopK, frozen=True):
     """lossy: of all tensors together, stores only the share P that changed most
 
-    Each tensor stores at least (``least`` times the size of the largest tensor) entries: those that
-    changed most in this tensor. So small tensors change, too. If two entries changed equally, the
-    earlier tensor and index come first.
+    So that small tensors change, too, each tensor stores at least ``least`` * n of its entries. n
+    is the number of entries of the largest tensor. If entries changed equally, the entry in the
+    earlier tensor, or with the smaller index, is stored.
     """
 
     usage = "topk-all:P[,min=M]"
@@ -129,9 +130,9 @@ def _shares(name: str, first: str, options: dict[str, str]) -> tuple[Decimal, De
 def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fraction) -> list[int]:
     """For each tensor, the number of entries that change.
 
-    It is min(size, max(ceil(share * size), floor(largest size * least))). Eq. 3.1 of the thesis has
-    min in place of this max. Shares are exact fractions, so that a share of 0.1 of 10 entries is 1,
-    not 2.
+    The number is min(size, max(ceil(share * size), floor(largest size * least))). Equation 3.1 of
+    the thesis has min in place of max. Shares are exact fractions, so that rounding errors do not
+    increase the result of ceil.
     """
     floor = math.floor(Fraction(least) * max(sizes, default=0))
     exact = Fraction(share)
@@ -139,9 +140,7 @@ def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fra
 
 
 def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
-    """Marks the ``k`` largest entries of ``distance``. If entries are equal, marks the first of
-    these.
-    """
+    """Marks the ``k`` largest entries of ``distance``. Of equal entries, marks the first."""
     if not 0 < k < len(distance):
         return np.full(len(distance), k > 0)
     bound = _bound(distance, k)
@@ -154,7 +153,8 @@ def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
 def _bound(distance: NDArray[Any], k: int) -> Any:
     """The k-th largest entry.
 
-    A sample gives a lower bound of the result, so that fewer entries must be partitioned.
+    If there are many entries, first estimates a lower bound of the result from a sample. Then only
+    the entries above the lower bound are partitioned.
     """
     if len(distance) > 4 * _SAMPLE:
         sample = np.sort(distance[:: len(distance) // _SAMPLE])
@@ -187,8 +187,8 @@ def share_at(
 ) -> Fraction:
     """The share of entries to store: ``least`` at a loss of 0, ``share`` from the loss ``loub`` on.
 
-    A loss that is not a number counts as high. The loss and the curve are rounded to seven digits,
-    the precision of a float32. So a loss of 0.1 in float32 counts as exactly a tenth.
+    A loss of NaN counts as high. The loss and the curve are rounded to seven digits, the precision
+    of a float32. So a loss of 0.1 in float32 counts as exactly a tenth.
     """
     top, x = Fraction(loub), Fraction(1)
     if loss < top:  # False for NaN

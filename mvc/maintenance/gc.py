@@ -1,6 +1,6 @@
-"""gc: delete all that is unreachable and free its space.
+"""``mvc gc``: deletes versions that no branch, tag or deployment reaches, and frees their space.
 
-The module ``collect`` makes the plan, and ``rewrite_plan`` executes the plan.
+The module ``collect`` plans what to delete. The module ``rewrite_plan`` executes this plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LONGEST_GRACE = timedelta(days=36_500)
 
 
 def grace_of(config: Config, grace: timedelta | str | None = None) -> timedelta:
-    """The grace period: how long the versions of an operation are safe from gc after the operation.
+    """The grace period: gc retains the versions of all operations in this period before now.
 
     ``grace``: ``14d``, ``36h``, ``0``, or a timedelta; None: the setting ``gc.grace_days``. Raises
     WrongUsage for any other value.
@@ -75,11 +75,11 @@ def collect(
     reason: str = "",
     progress: Progress | None = None,
 ) -> Collection:
-    """Deletes all that is unreachable and that no operation within ``grace`` names.
+    """Deletes all versions that are unreachable and that no operation in the grace period names.
 
-    Other processes may commit and read meanwhile. Complete interrupted checkouts before the call:
-    perhaps only the plan file of such a checkout still names its version. Raises ReadOnly; Busy;
-    DamagedData if something that stays is damaged. After DamagedData nothing is changed.
+    Other processes may commit and read meanwhile. The caller completes interrupted checkouts first,
+    because gc may delete the version of an interrupted checkout. Raises ReadOnly, Busy. Raises
+    DamagedData, before anything is changed, if data that gc would retain is damaged.
     """
     policy, author = encoding_policy(config), config.author
     store.check_writable("collected")
@@ -88,8 +88,8 @@ def collect(
         plan, quarantine = _plan_now(store, policy, grace, progress)
 
         def operation() -> Entry:
-            # Delete the files before this collection is recorded in the journal. Later collections
-            # check the quarantine only for states that are forgotten after the record.
+            # Delete the quarantined files before gc is recorded in the journal: a later gc looks
+            # in the quarantine only for states that were forgotten after this record.
             delete_files(store.fs, quarantine)
             note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
             return Entry("gc", store.clock.now_ns(), note, author=author, reason=reason)
@@ -119,9 +119,9 @@ def _plan_now(
     store: Store, policy: Policy, grace: timedelta, progress: Progress | None
 ) -> tuple[CollectionPlan, list[Path]]:
     """The plan, and the files in the quarantine (retained damaged data) to delete."""
-    disk = (
-        store.disk_use()
-    )  # read before the graph: bytes that other processes write meanwhile are not garbage
+    # Read the disk use before the graph. So bytes that other processes write meanwhile do not count
+    # as garbage.
+    disk = store.disk_use()
     graph = read(store, progress)
     graph.refuse_damage()
     reach = reachable(graph, cutoff_of(store.now_ns(), grace), in_use=all_in_use(store))
@@ -150,9 +150,10 @@ def cutoff_of(now_ns: int, grace: timedelta) -> int:
 def _estimated(
     recovery: Recovery, policy: Policy, specs: Specs, id_: bytes, base: bytes | None
 ) -> int:
-    """The estimated size of a delta from ``base``, or of a full record if a commit would store one.
+    """The estimated number of bytes that an object needs as a delta from ``base``.
 
-    The size of a blob (a tensor's bytes) is estimated from its first piece of at most 32 MiB.
+    If a commit would store the object in full instead, estimates the bytes of the full object. The
+    size of a blob (a tensor's bytes) is estimated from its first piece of at most 32 MiB.
     ``specs``: dtype and shape of each blob that stays.
     """
     if id_ not in specs:

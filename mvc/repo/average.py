@@ -2,9 +2,9 @@
 
     mean = rounded(w_1 * x_1 + w_2 * x_2 + ... + w_n * x_n)
 
-First, the weights are divided by their sum (``math.fsum``). Products and sums are computed in
-float64, from left to right. ``rounded`` rounds the result once to the tensor's dtype. A tensor that
-is equal in all versions is copied.
+x_i is a tensor in version i. w_i is the weight of version i, divided by the sum of all weights
+(``math.fsum``). Products and sums are computed in float64, from left to right. ``rounded`` rounds
+the result once to the tensor's dtype. A tensor that is equal in all versions is copied.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def average(
 ) -> Averaged:
     """Writes the mean to ``to``, or calls ``commit`` to store the mean on ``branch``.
 
-    If ``branch`` is the current branch, the call then updates the mean's files that exist in the
-    working folder. Raises WouldOverwrite, before computing, if such a file has uncommitted work;
-    WrongUsage if the versions or weights have no mean.
+    If ``branch`` is None or the current branch, files of the mean then replace the files of the
+    same path in the working folder. Raises WouldOverwrite, before computing, if such a file has
+    uncommitted changes. Raises WrongUsage if no mean can be computed.
     """
     shares, copied = _shares(len(versions), weights), list[str]()
     files = _files(store, versions, shares, copied)
@@ -148,7 +148,7 @@ def _shares(count: int, weights: Sequence[float] | None) -> tuple[float, ...]:
 def _files(
     store: Store, versions: Sequence[CommitId], shares: Sequence[float], copied: list[str]
 ) -> dict[str, DerivedFile]:
-    """Maps paths to the files of the mean. Appends to ``copied`` as ``Averaged`` says."""
+    """Maps paths to the files of the mean. Fills ``copied``, see ``Averaged``."""
     by_id, files = dict[CommitId, Manifest](), dict[str, DerivedFile]()
     for id_ in versions:
         by_id[id_] = manifests.of_commit(store, id_)
@@ -165,7 +165,10 @@ def _files(
 
 
 def _check_alike(entries: Mapping[CommitId, FileEntry]) -> None:
-    """Raises WrongUsage unless a file has equal names, dtypes and shapes in all versions."""
+    """Raises WrongUsage unless a file has the same tensor names, dtypes and shapes everywhere.
+
+    ``entries`` maps each version to its entry for the file.
+    """
     tensors = {
         id_: {t.key: f"{t.spec} in {t.view}" if t.view else str(t.spec) for t in entry.tensors}
         for id_, entry in entries.items()
@@ -209,8 +212,8 @@ def _derived(
             sources[i] = dtype, ids
         elif dtypes[i] and (len(ids) < len(shares) or len(set(ids)) > 1):
             copied.append(f"{printable(last.path)}: {printable(name)}")
-    # The skeleton of a file is all bytes outside of tensors. If these include checksums of tensors,
-    # the skeletons always differ and are not compared.
+    # The skeleton of a file is all bytes outside of tensors. If a file has checksums of tensors,
+    # skeletons always differ. Then they are not compared.
     if len({outside_tensors(entry)[bool(entry.checks) :] for entry in entries}) > 1:
         copied.append(printable(last.path) + (": metadata" if last.tensors else ""))
 
@@ -229,8 +232,11 @@ def fill(
     *,
     out: memoryview,
 ) -> None:
-    """Fills ``out`` with one piece of the weighted sum of the contents (tensor data) ``ids``."""
-    # Of many versions, two pieces at a time: the sums, 8 bytes per element, need memory, too.
+    """Fills ``out`` with one piece of the weighted sum of the contents (tensor data) ``ids``.
+
+    The piece begins at the byte ``start`` of the contents.
+    """
+    # If there are many versions, only two pieces are in memory, because ``sums`` needs memory, too.
     count = len(ids) if len(set(ids)) <= _TOGETHER else 2
     sums: dict[int, NDArray[np.float64]] = {}
     np.empty(16 << 20, np.uint8)  # when this array is freed, malloc begins to cache large blocks

@@ -1,8 +1,8 @@
 """``mvc serve --stdio``: serves one repository over standard input and output.
 
-ssh is at the other end of these streams. Every client acts as the account that runs the command.
-The application answers on a private Unix socket. Two threads copy bytes between the socket and the
-streams.
+A client starts this command by ssh, and sends HTTP requests to its standard input. Pushed versions
+name the account that runs the command as their sender. The HTTP server listens on a private Unix
+socket. Two threads copy bytes between this socket and standard input and output.
 """
 
 from __future__ import annotations

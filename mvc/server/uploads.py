@@ -1,7 +1,9 @@
-"""Uploads: slices (parts of a push) that are stored in ``.mvc/uploads`` until they are complete.
+"""Stores uploads of clients that push to this server, until each upload is complete.
 
-Each upload is a file. A second file has the server's answer, because the client may have to ask for
-the answer again. Uploads without progress for ten minutes are deleted.
+A client sends a push in parts, called *slices*. Each slice is one upload, a file in
+``.mvc/uploads``. When an upload is complete, a second file stores the server's answer. So a client
+whose connection broke can ask for the answer again. Uploads without progress for ten minutes are
+deleted.
 """
 
 from __future__ import annotations
@@ -74,9 +76,9 @@ class Upload:
         return 0 if facts is None else facts.size
 
     def left(self) -> int:
-        """The number of bytes that are still missing. Raises DamagedData.
+        """The number of missing bytes. Raises DamagedData if the upload has too many bytes.
 
-        The first bytes of a slice state the size of the whole slice.
+        The first bytes of a slice contain the size of the whole slice.
         """
         with self._fs.open_read(self._path, follow=False) as file:
             size, whole = file.size(), slices.whole_size(file.read(0, 64))
@@ -91,7 +93,7 @@ class Upload:
         return self.size
 
     def lock(self) -> FileLock:
-        """Returns a lock that excludes other requests until it is released. Raises InUse."""
+        """Locks the upload for this request. Raises InUse if another request has the lock."""
         self._fs.make_dirs(self._path.parent)
         lock = self._fs.lock(self._path, block=False)
         if lock is None:
@@ -109,8 +111,8 @@ class Upload:
 
         If the ``with`` block fails, the written bytes are not deleted.
 
-        Raises InUse if the file no longer ends at ``at``, because a broken request has written more
-        bytes. The client then asks for the size again.
+        Raises InUse if the file does not end at ``at``, because another request has written bytes
+        meanwhile. The client then asks for the size again.
         """
         with self._fs.open_write(self._path, create=True) as file:
             if file.position != at:
@@ -118,7 +120,7 @@ class Upload:
             yield lambda data: file.write((data,))
 
     def publish(self, receive: Callable[[Slice], Received]) -> Received:
-        """Passes the uploaded slice to ``receive``, and stores the answer for a while."""
+        """Passes the uploaded slice to ``receive``. Stores and returns the answer."""
         with self._opened() as uploaded:
             received = receive(uploaded)
         self._fs.write_atomic(self._answer, wire.encode(received), mode=0o600)

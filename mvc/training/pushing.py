@@ -1,7 +1,7 @@
-"""Pushes a Recorder's commits from a separate thread.
+"""A thread that pushes the commits of a training to a remote, while the training continues.
 
-Every push sends all versions of the branch that the remote lacks, in order. While a remote is
-unreachable, no versions are queued in memory. The next successful push sends all missing versions.
+Each push sends all versions of the branch that the remote lacks. If a push fails, the thread tries
+again after a pause.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class NotPushed(MvcWarning):
 
 
 class PushReport(Struct, frozen=True):
-    """``pushed``: number of durable versions that ``remote`` has.
+    """The state of the pushes to ``remote``. A version is *durable* when it is on the local disk.
 
-    ``left``: number of durable versions that ``remote`` may lack. ``failure``: why the newest push
-    failed; None if the newest push succeeded.
+    ``pushed``: number of durable versions that the thread has pushed. ``left``: number of durable
+    versions that ``remote`` may lack. ``failure``: why the newest push failed, or None.
     """
 
     remote: str
@@ -46,7 +46,7 @@ class PushReport(Struct, frozen=True):
 
 
 class Pusher(threading.Thread):
-    """The thread that pushes after calls of ``committed``. ``finish`` ends the thread."""
+    """The thread. A call of ``committed`` starts a push, and ``finish`` ends the thread."""
 
     def __init__(self, repo: Repository, remote: str, branch: str | None) -> None:
         """Raises WrongUsage if ``branch`` is None, and UnknownRevision if ``remote`` does not
@@ -61,12 +61,12 @@ class Pusher(threading.Thread):
         repo.remotes.find(remote)
         self._remote, self._branch = remote, branch
         self._limit = float(repo.config.get("recorder.push_timeout"))
-        # A separate repository object, so that a push that hangs never uses the caller's object
-        # after the caller has closed that object.
+        # The thread opens the repository again: a push may hang until after the caller has closed
+        # ``repo``.
         self._repo = Repository.open(repo)
         self._changed = threading.Condition()
         self._closing = False
-        self._moves = 0  # progress reports of the running push
+        self._moves = 0  # number of progress reports, which shows that a push does not hang
         self._durable = 0
         self._pushed = 0
         self._failure: str | None = None  # why the newest push failed
@@ -81,7 +81,7 @@ class Pusher(threading.Thread):
         return PushReport(self._remote, pushed, self._durable - pushed, self._failure)
 
     def committed(self, count: int = 1) -> None:
-        """Notes that ``count`` more versions of the branch are durable."""
+        """The training calls this after ``count`` new versions of the branch are durable."""
         with self._changed:
             self._durable += count
             self._changed.notify_all()
@@ -187,17 +187,13 @@ class Pusher(threading.Thread):
 
 def _warn(text: str) -> None:
     with suppress(NotPushed):  # the user's filters may turn the warning into an error
-        # No line of the user's program caused the warning.
+        # The warning names no line of the user's program, because no such line caused it.
         warnings.warn_explicit(text, NotPushed, "mvc push", 0)
 
 
 def _lower_priority() -> None:
-    """Lowers the priority of this thread, and of the threads that it starts, below the training's.
-
-    The threads send data. If the remote is a folder on this machine, these threads check the data,
-    too.
-    """
-    if sys.platform == "linux":  # elsewhere a priority belongs to the whole process
+    """Lowers the priority of this thread, and of threads that it starts, below the training's."""
+    if sys.platform == "linux":  # other systems have one priority for all threads of a process
         with suppress(OSError):
             nice = min(os.getpriority(os.PRIO_PROCESS, 0) + _NICE, 19)
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

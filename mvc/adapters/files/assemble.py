@@ -1,9 +1,9 @@
-"""Reassembles a file from its contents, its skeleton and its checksums.
+"""Writes a model file from its stored parts, at a checkout.
 
-The *contents* are the ranges of the file with tensors, and the *skeleton* is all other bytes. CRCs
-(checksums) in the file are computed from the written bytes. Contents are read and written once,
-with one piece in memory at a time. The entry that describes the file may come from a damaged
-repository, so its positions are checked.
+mvc stores a model file in parts. The *contents* are the ranges of the file with tensors, and the
+*skeleton* is all other bytes. CRC-32 checksums of zip files are not stored, but computed from the
+written bytes. Only one piece of a content is in memory at a time. A ``FileEntry`` has the positions
+of all parts. The positions are checked, because a repository may be damaged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mvc.model.manifest import FileEntry
 
 Write = Callable[[int, memoryview | bytes], None]
 Span = tuple[int, int, int]
-"""Start of a content in its file, its length, and its number."""
+"""The start of a content in its file, the length of the content, and its number."""
 
 
 def assemble(
@@ -33,8 +33,7 @@ def assemble(
 
     ``content(i, length)`` yields ``length`` bytes: content i and the contents that ``joined`` adds
     to it, in pieces of any size. Contents are written in file order, then the skeleton. Raises
-    DamagedData if the skeleton or a content has another length than the entry says, or if a
-    checksum field or the range of a checksum is outside the file.
+    DamagedData if a length or position in ``entry`` is wrong.
     """
     if len(skeleton) != entry.skeleton_size:
         raise DamagedData(f"the skeleton of {entry.path} has a wrong length")
@@ -81,9 +80,9 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 class _Checksums:
-    """CRC-32 checksums of the ranges that an entry's checks cover.
+    """Computes the CRC-32 checksums of a file. ``entry.checks`` lists the ranges with a checksum.
 
-    The bytes of the file are passed in file order.
+    Pass all bytes of the file to ``add``, in file order.
     """
 
     def __init__(self, entry: FileEntry) -> None:
@@ -106,7 +105,7 @@ class _Checksums:
             self._sum = 0
 
     def filled_in(self, skeleton: bytes) -> bytearray:
-        """The skeleton with the checksums in their fields."""
+        """Returns the skeleton after the checksums are written into it."""
         entry, out = self._entry, bytearray(skeleton)
         places = skeleton_places(entry.contents, (c.position for c in entry.checks))
         for check, at in zip(entry.checks, places, strict=True):

@@ -1,7 +1,7 @@
-"""Reads a file of any format forward, by the lengths that the file states.
+"""A read position in a model file, for code that parses the file from its start to its end.
 
-Only one part of the file, the *window*, is in memory. The number of reads is limited, because a
-small file can state a huge number of parts.
+Only 64 KiB of the file, the *window*, are in memory. The number of reads is limited, because a
+small damaged file can claim to have a huge number of parts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class FileCursor:
             raise BadModelFile(f"it is truncated: {self.end:,} of {self.at:,} bytes")
 
     def read(self, length: int) -> bytes:
-        """The next bytes. Raises BadModelFile if the file ends earlier, LookupError after too many
-        reads.
+        """The next ``length`` bytes. Raises BadModelFile if the file ends earlier.
+
+        Raises LookupError if ``length`` is more than 64 KiB, or after too many reads.
         """
         start, self._left = self.at, self._left - 1
         self.skip(length)

@@ -1,8 +1,8 @@
-"""Sends the positions of datasets to ``hdf5``: ``python -m mvc.adapters.files.hdf5_child PIPE
-SIZE``.
+"""Finds the positions of the datasets in an HDF5 file, in a separate process.
 
-libhdf5 is C code, and files may come from untrusted sources. So h5py runs in this separate process,
-which has little memory and time and cannot open files. It reads the file through the pipe.
+libhdf5 is C code, and files may come from untrusted sources. So the module ``hdf5`` starts this
+process (``python -m mvc.adapters.files.hdf5_child PIPE SIZE``). The process has little memory and
+time, and cannot open files. It reads the HDF5 file and sends the positions through a pipe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mvc.adapters.files.hdf5 import SECONDS, DatasetPlace, DatasetPlaces, Read
 
 _MEMORY = 2 << 30
 _LIMITS = {"RLIMIT_AS": _MEMORY, "RLIMIT_CPU": SECONDS, "RLIMIT_NOFILE": 0, "RLIMIT_CORE": 0}
-_SMALL = 1024  # bytes; a smaller run of chunks does not become a tensor
+_SMALL = 1024  # bytes; fewer adjacent bytes do not become a tensor
 _IN_FILE = frozenset({h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED})
 
 
@@ -61,7 +61,7 @@ def main(pipe: Connection[Any, Any], size: int) -> None:
 
 
 def _add(places: list[DatasetPlace], key: str, data: Any) -> None:
-    """Adds the positions of a dataset if its plain bytes are in this file."""
+    """Adds the positions of a dataset if its bytes are in this file and not compressed."""
     if not isinstance(data, h5py.Dataset):
         return
     settings = data.id.get_create_plist()
@@ -88,9 +88,9 @@ def _add(places: list[DatasetPlace], key: str, data: Any) -> None:
 
 
 def _add_chunk(runs: list[DatasetPlace], one: DatasetPlace, chunk: Any) -> None:
-    """Adds a chunk. ``one``: describes a chunk of the dataset.
+    """Adds a chunk to ``runs``. A run is several adjacent chunks. ``one``: a run of one chunk.
 
-    If the chunk is adjacent to the last run, extends the run. Otherwise starts a new run.
+    If the chunk begins where the last run ends, extends the run. Otherwise starts a new run.
     """
     last = runs[-1] if runs else DatasetPlace("", "", (0,), -1)
     if last.offset + last.shape[0] * chunk.size == chunk.byte_offset:

@@ -1,8 +1,7 @@
-"""Positions of the members of a zip archive, and of their checksums.
+"""Finds the positions of the members (files) of a zip archive, and of their checksums.
 
-Only positions are read from the archive. Every byte outside of tensors is stored unchanged, so
-unusual headers do no harm. Ambiguous archives are refused: archives with overlapping members,
-duplicate names, or encryption. Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5.
+Files of ``torch.save``, numpy and Keras are zip archives. Archives with encrypted or overlapping
+members or with duplicate names are refused. Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 class ZipMember(Struct, frozen=True):
     """A member: ``size`` bytes at ``start``. ``header``: the position of the member's header.
 
-    ``stored``: whether the bytes are not compressed. ``fields``: positions of the member's CRC-32.
+    ``stored``: whether the bytes are not compressed. ``fields``: positions of the fields that have
+    the member's CRC-32.
     """
 
     name: str
@@ -68,7 +68,7 @@ def read_members(source: Source, name: str) -> tuple[ZipMember, ...]:
 
 
 def read_directory(source: Source, name: str) -> tuple[int, int, int]:
-    """(offset, length, number of members) of the directory. Raises BadModelFile, struct.error."""
+    """The directory's offset, length and number of members. Raises BadModelFile, struct.error."""
     size = source.size()
     tail_at = max(0, size - _END.size - _MAX_COMMENT)
     tail = source.read(tail_at, size - tail_at)
@@ -100,10 +100,7 @@ def read_directory(source: Source, name: str) -> tuple[int, int, int]:
 def _members(
     source: Source, directory: bytes, start: int, *, count: int, name: str
 ) -> Iterator[ZipMember]:
-    """The members that the directory at ``start`` lists.
-
-    Each member has a header of its own, too, which must match the directory.
-    """
+    """The members that the directory at ``start`` lists. Raises BadModelFile."""
     at = 0
     for _ in range(count):
         row = _CENTRAL.unpack_from(directory, at)
@@ -138,9 +135,9 @@ def _members(
 
 
 def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Sizes and offset of a member.
+    """The sizes and offset of a member: ``values``, with unknown values from ``extra``.
 
-    64-bit values are in the zip64 field (4.5.3).
+    Values that need 64 bits are not in ``values``, but in the zip64 field of ``extra`` (4.5.3).
     """
     missing = values.count(_UNKNOWN)
     at = 0
@@ -158,7 +155,8 @@ def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
 def _data_start(source: Source, header: int, entry: tuple[int, int, bytes], name: str) -> int:
     """The start of a member's bytes.
 
-    The member's own header must match its ``entry`` in the directory.
+    Raises BadModelFile if the header before these bytes differs from ``entry``, the member's entry
+    in the directory.
     """
     head = source.read(header, _LOCAL.size + len(entry[2]))
     if len(head) != _LOCAL.size + len(entry[2]):
@@ -171,10 +169,10 @@ def _data_start(source: Source, header: int, entry: tuple[int, int, bytes], name
 
 
 def find_checks(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[Check, ...]:
-    """The CRC-32 fields that have the correct value.
+    """The CRC-32 fields whose value is correct.
 
-    A field with another value stays in the bytes that are stored unchanged. Reads the members once,
-    through one buffer.
+    mvc does not store these values, because a checkout computes them. All other bytes of the
+    archive's structure, including fields with a wrong value, are stored unchanged.
     """
     buffer = memoryview(bytearray(CHUNK))
     checks = []

@@ -1,8 +1,8 @@
-"""The coordinator's part: the process of rank 0 runs the protocol and stores the global models.
+"""The coordinator of a distributed training, a part of the process with rank 0.
 
-Every global model is committed and deployed before any worker receives it. So every global model
-used for training is in the repository, and a restarted training resumes from the newest global
-model.
+Workers train copies of a model. The coordinator averages the copies by a protocol. The average is
+called the *global model*. The coordinator commits and deploys each global model before any worker
+receives it. So a restarted training can resume from the newest global model.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class OddTraining(MvcWarning):
 class Service:
     """Runs the coordinator of the protocol, and commits and deploys the global models.
 
-    ``resumes``: whether the training continues from a round in the repository. If so, ``vector``
-    and ``carried`` are the averaged and the remaining tensors of that round's global model.
+    ``resumes``: whether the training continues from a version in the repository. ``vector``: the
+    tensors of the global model that are averaged. ``carried``: its other tensors.
     """
 
     vector: Vector
@@ -69,7 +69,7 @@ class Service:
     ) -> None:
         """Opens the repository, and raises the errors of ``Repository.open``.
 
-        ``number``: number of the training within its job.
+        ``number``: 0 for the first training of the process, 1 for the second, and so on.
         """
         if settings.get("worker_models") and protocol.rebalance is not None:
             raise WrongUsage(
@@ -103,8 +103,10 @@ class Service:
             self._stack = stack.pop_all()
 
     def _last(self, any_run: bool) -> CommitId | None:
-        """The version to resume from: the live version of the target, or the newest version of this
-        run on the branch.
+        """The version to resume from, or None to start a new training.
+
+        This is the live version of the target. If it belongs to another run, and ``any_run`` is
+        false, it is the newest version of this run on the branch.
         """
         with suppress(NoDeployment, UnknownTarget):
             live: CommitId = self._repo.live(self._target).commit
@@ -118,9 +120,10 @@ class Service:
         return None
 
     def _read(self, commit: CommitId) -> None:
-        """Reads the round to resume from.
+        """Reads the global model and the counts of a version, to resume from this version.
 
-        Raises CannotDistribute if the version is not a round of a training, or has another model.
+        Raises CannotDistribute if no distributed training made the version, or if the version has
+        another model.
         """
         if _OWN not in self._repo.manifest(commit).by_path:
             raise CannotDistribute(
@@ -144,7 +147,7 @@ class Service:
             self._pusher.resumed(self._repo)
 
     def begin(self, vector: Vector, carried: Carried, steps: int) -> list[int]:
-        """Starts the training with this model, unless the training resumes.
+        """Starts the training with the model of worker 0, unless the training resumes.
 
         ``steps``: for how many steps worker 0 has trained this model. Returns the number of steps
         of each worker.
@@ -166,8 +169,9 @@ class Service:
         return self._steps
 
     def answer(self, batch: Sequence[tuple[bytes, int]]) -> list[bytes]:
-        """Processes the messages and the number of steps of each worker. Returns the answers for
-        each worker.
+        """Processes the messages of the workers. Returns the answers for each worker.
+
+        ``batch``: for each worker, its messages and the number of steps that it has trained.
         """
         messages: list[m.Message] = []
         for worker, (data, steps) in enumerate(batch):
@@ -196,7 +200,7 @@ class Service:
         return self._protocol.describe(parameters, self._radius)
 
     def _commit(self) -> None:
-        """Commits and deploys the global model; durable on return."""
+        """Commits and deploys the global model. The commit is durable when the call returns."""
         counts, memory = self.machine.counts, self.machine.memory()
         number = counts.rounds
         own = {
@@ -229,7 +233,10 @@ class Service:
         _LOG.log(level, f"round {number}: {commit.short}, {counts.bytes:,} bytes so far")
 
     def _commit_workers(self, before: Vector) -> None:
-        """Commits the workers' models at the end of a round, and deploys them to ``worker-I``."""
+        """Commits the workers' models at the end of a round.
+
+        The model of worker I is deployed to the target ``worker-I``.
+        """
         machine, number = self.machine, self.machine.counts.rounds
         for worker, drift in sorted(machine.averaged.items()):
             local, name = (before + drift).astype(np.float32), f"worker-{worker}"

@@ -1,11 +1,11 @@
-"""The best plan for a goal: by a rule (``rules``), or by the solver over several shapes.
+"""Plans ``mvc repack``: decides which tensors are stored in full, and which as deltas.
 
-A *shape* is a set of possible deltas. The solver works with contents (tensors) and their estimated
-sizes and times. Its layout says which contents are stored in full and which as deltas. The layout
-is completed, so that every version can be recovered, and then measured with headers and groups
-(contents that share one compressed payload). If the result exceeds a bound, the solver runs again
-with a tighter bound. If the result includes groups, the solver runs again with other sizes of the
-contents in groups.
+A *layout* is such a decision for all tensors. A *goal* says what the user wants, for example the
+smallest size, or a limit on the recovery time. For some goals a rule (``rules``) makes the layout.
+For other goals, this module tries several layouts and chooses the best. A solver proposes layouts
+from a *shape*, a set of possible deltas with estimated sizes and decoding times. Each proposed
+layout is then measured. If it exceeds the limit of the goal, the solver runs again with a tighter
+limit. A *group* is several tensors that are compressed together.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from mvc.repo.commit.storage_policy import layout_of
 from mvc.store.writing.layout import ENDLESS as SKIP_ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout
 
-_ROUNDS = 10  # plans that are tried for a bound or a size
+_ROUNDS = 10  # the largest number of steps of a bisection
 _AGAIN = 2  # additional searches if there are groups
-_EXACT = 1.003  # ratio of bounds that count as equal
-_STEP = 4  # commits that a skip delta spans, if the settings have no number
+_EXACT = 1.003  # two bounds with a smaller ratio count as equal
+_STEP = 4  # default of b in the layout skip:b (docs/decisions.md, "Skip deltas")
 _INTERVALS = (2, 4, 8, 16, 1)  # commits per reset point in simple plans; 1: everything in full
 ALIKE = 1.01
-"""Ratio of estimates that count as equal."""
-_SAME = 1.001  # ratio of sizes that count as equal
+"""Two estimated times with a smaller ratio count as equal."""
+_SAME = 1.001  # two sizes with a smaller ratio count as equal
 
 _Tried: TypeAlias = Iterator[tuple[RepackPlan, Selection]]
 _Rank: TypeAlias = Callable[[LayoutMetrics], float | None]
-"""Lower is better; None misses the goal."""
+"""Rates a plan. The plan with the lowest number is the best. None: the plan misses the goal."""
 
 
 def planned(problem: RepackProblem) -> RepackPlan:
@@ -77,7 +77,10 @@ def planned(problem: RepackProblem) -> RepackPlan:
 
 
 def _removed(problem: RepackProblem) -> RepackPlan:
-    """The plan that removes reset points. Adds deltas only if the stored ones do not suffice."""
+    """The plan that removes the reset points ``goal.remove`` (versions stored in full).
+
+    Adds new deltas only if the stored deltas do not suffice.
+    """
     goal, to_remove = problem.goal, set(problem.goal.remove)
     selections = rules.without_reset_points(problem.costs, goal.remove)
     plans = list(map(problem.plan_of, selections))
@@ -109,7 +112,7 @@ def _removed(problem: RepackProblem) -> RepackPlan:
 def _shapes(problem: RepackProblem) -> list[Shape]:
     """The shapes for the solver: deltas from parents, skip deltas, and the stored deltas.
 
-    Some new codings of each kind are tried first. So the plans need no trials of their own.
+    First encodes some tensors in each of these ways, because the solver needs the sizes.
     """
     costs, progress = problem.costs, problem.progress
     step = layout_of(problem.survey.config).step or _STEP
@@ -134,11 +137,11 @@ def _proposals(
     rank: _Rank,
     weight: float | None = None,
 ) -> Iterator[RepackPlan]:
-    """Simple plans, and the plans of a search over every shape.
+    """Yields simple plans, then plans that ``search`` finds in each shape.
 
-    A group is stored as a whole, even if only some of its contents are used. So in the second
-    search over a shape, the groups of the best plan so far cost nothing. In the third search, the
-    used parts of a group cost as much as the whole group.
+    If there are groups, each shape is searched three times. A group is stored as a whole, even if
+    a plan uses only some of its tensors. In the second search, the groups of the best plan so far
+    cost nothing. In the third search, the used tensors of a group cost as much as the whole group.
     """
     shapes = _shapes(problem)
     yield problem.unchanged()
@@ -196,7 +199,10 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
 
 
 def _near(problem: RepackProblem, graph: ContentPlan, bound: float | None) -> _Tried:
-    """Plans whose worst recovery is about ``bound`` seconds."""
+    """Plans with a longest recovery time of about ``bound`` seconds.
+
+    If ``bound`` is None, only the plan with the lowest cost.
+    """
     if bound is not None:
         return _searched(problem, graph, lambda after: after.worst_seconds > bound, 1e9 * bound)
     best_ = graph.solver.cheapest()
@@ -211,11 +217,11 @@ def _searched(
     is_above: Callable[[LayoutMetrics], bool],
     first: float | None = None,
 ) -> _Tried:
-    """Plans by bisection over the solver's bound, towards the smallest bound that ``is_above``
-    accepts.
+    """Yields the plans of a bisection over the solver's limit on the recovery time.
 
-    The solver's figures are a little lower than the figures of whole plans. ``first``: the first
-    bound to try; None: the bound that allows the smallest layout.
+    The bisection approaches the limit at which ``is_above`` of the plan changes. It is necessary,
+    because the solver's times and sizes are a little lower than those of the measured plan.
+    ``first``: the first limit to try; None: the limit that allows the smallest layout.
     """
     solver, known = graph.solver, dict[Selected, bool]()
     smallest = solver.cheapest()
@@ -252,7 +258,8 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
         )
     )
     if (best := _best(plans, rank)) is not None:
-        limit = best.after.worst_seconds * ALIKE  # about as fast as ``best``
+        # Of the plans that are about as fast as ``best``, choose the smallest.
+        limit = best.after.worst_seconds * ALIKE
         return min((p for p in plans if p.after.worst_seconds <= limit), key=_size)
     least = min(map(_size, plans))
     raise Unattainable(
@@ -266,7 +273,11 @@ def _size(plan: RepackPlan) -> int:
 
 
 def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
-    """The plan with the lowest price. If there are alternatives, first chooses weights to drop."""
+    """The plan with the lowest ``price``.
+
+    If the goal has ``alternatives`` (versions whose weights a training can compute again), first
+    chooses the versions whose weights are deleted.
+    """
     goal, versions = problem.goal, problem.survey.versions
     old, remaining, saved, dropped = (
         price(problem, problem.before, weight),
@@ -309,7 +320,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
 
 
 def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
-    """The price in seconds: one recovery of every version, plus ``weight`` seconds per gigabyte."""
+    """The time to recover every version once, plus ``weight`` seconds per stored gigabyte."""
     return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
 
 
@@ -317,9 +328,9 @@ def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> floa
 
 
 def curve(problem: RepackProblem) -> RepackCurve:
-    """The smallest size of all packs for each bound on the recovery time.
+    """For each bound on the recovery time, the smallest size of all packs.
 
-    Also returns size and times of the stored layout.
+    The result also has the size and the times of the present layout.
     """
     before, costs = problem.before, problem.costs
     today, points = _point(before), list[CurvePoint]()
@@ -328,7 +339,7 @@ def curve(problem: RepackProblem) -> RepackCurve:
         graph = ContentPlan(costs, shape)
         stored = graph.solver.problem.contents.stored
         for priced in graph.solver.sweep():
-            if costs.candidates.groups:  # add exact figures, because the solver estimates
+            if costs.candidates.groups:  # the solver only estimates groups, so measure the layout
                 points.append(_point(layout_metrics(costs, graph.selection(priced.layout))))
                 continue
             size, mean = (
@@ -348,7 +359,7 @@ def _point(metrics: LayoutMetrics) -> CurvePoint:
 def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
     """The Pareto front of points, from the fastest recovery to the fewest bytes.
 
-    If points have nearly the same bytes, the fastest of them stays.
+    Of points with nearly the same number of bytes, only the fastest stays.
     """
     front_: list[CurvePoint] = []
     for point in sorted(points, key=lambda p: (p.worst_seconds, p.bytes, p.mean_seconds)):

@@ -60,10 +60,10 @@ def export(
 ) -> Restored:
     """Writes a version to a folder or a file. ``names_folder`` decides whether ``to`` is a folder.
 
-    Without ``paths`` and ``everything``, training states are omitted. ``delta_from``: write only
-    the changes since this other version (``delta_folder``). ``derived``: write these files instead
-    of the files of ``commit``. ``parts``: maps ids of contents (tensor data) of ``derived`` to
-    functions that compute them.
+    With neither ``paths`` nor ``everything``, training states (files with optimizer states) are
+    omitted. ``options.delta_from``: write only the changes since this version. ``derived``: write
+    these files instead of the files of ``commit``. ``parts``: maps the id of a content (tensor
+    data) of ``derived`` to the function that computes the content.
     """
     force, delete, progress = options.force, options.delete, options.progress
     fs, output = store.fs, Path(to)
@@ -138,9 +138,9 @@ def export_to(
 ) -> Restored:
     """Writes one file to an open binary stream, after all bytes of the file were verified.
 
-    The file is first written to a temporary folder. Raises WrongUsage if ``paths`` do not name
-    exactly one file; if there are no ``paths`` and the version has several files that are not
-    training states; if the stream is not writable in binary mode.
+    The file is first written to a temporary folder. Without ``paths``, training states are omitted.
+    Raises WrongUsage if not exactly one file remains, or if the stream is not writable in binary
+    mode.
     """
     if options != WriteOptions(force=options.force, progress=options.progress):
         raise WrongUsage("a stream receives one file: of the options, only force and progress work")
@@ -189,8 +189,8 @@ def _refuse_existing(fs: FileSystem, paths: Sequence[Path], force: bool) -> None
 def _extra(store: Store, output: Path, entries: Sequence[FileEntry], force: bool) -> list[str]:
     """The files and links below ``output`` that are not among ``entries``.
 
-    Raises WrongUsage if the folder contains a repository; WouldOverwrite if there is such a file or
-    link, unless ``force``.
+    Raises WrongUsage if the folder contains a repository. Without ``force``, raises WouldOverwrite
+    if the result is not empty.
     """
     fs, real = store.fs, store.fs.realpath(output)
     wanted = {e.path for e in entries}
@@ -238,9 +238,10 @@ def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> Non
 
 @contextmanager
 def _new_folder(fs: FileSystem, output: Path, force: bool) -> Iterator[Path]:
-    """A new folder that is renamed to ``output`` at the end of the block.
+    """A ``with`` block that yields a new folder, and renames the folder to ``output`` at its end.
 
-    Raises WouldOverwrite if ``output`` exists. With ``force``, an existing delta is replaced.
+    Raises WouldOverwrite if ``output`` exists. With ``force``, replaces a folder ``output`` that
+    contains a delta.
     """
     real = fs.realpath(output)
     exists = fs.stat(real) is not None

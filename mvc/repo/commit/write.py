@@ -1,4 +1,7 @@
-"""Stores the files of a commit: opens files, chooses delta bases, encodes tensors."""
+"""Stores the files of a commit: opens the files, chooses a delta base for each tensor, and encodes.
+
+A delta base is a stored tensor. mvc stores only the difference of the new tensor from the base.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ _MOST_OPEN = 16  # the largest number of files that are open at the same time
 class Written(Struct, frozen=True):
     """``entries``: the stored files of ``inputs``, by path. ``attached``: the stored attachments.
 
-    ``raw_bytes``: number of bytes that were read. ``state``: the state that a lossy pipeline
-    computed, or the state of ``inputs``. ``objects``: the writer that stored the files.
+    ``raw_bytes``: number of bytes that were read. ``state``: the state of ``inputs``, with the
+    tensors that a lossy pipeline changed. ``objects``: the writer that stored the files.
     """
 
     inputs: Inputs
@@ -52,9 +55,9 @@ def write(
 ) -> Written:
     """Stores the changed files and the attachments.
 
-    If there are at most 16 files, all of these are open at the same time. Then a tensor in one file
-    can be the delta base of its lower-precision copy in another file, and weights can be stored
-    together with the states of their optimizer.
+    At most 16 files are opened together. If the commit has more files, each file is opened alone.
+    Files that are open together can be deltas of each other, for example a float16 copy of the
+    weights. Weights can then be stored together with the states of their optimizer.
     """
     writer = ContentWriter(objects, inputs.request.options.progress)
     changes = [change for change in inputs.changes if change.open is not None]
@@ -85,7 +88,10 @@ def write(
 
 
 def _refuse_unknown(inputs: Inputs, entries: Mapping[str, FileEntry]) -> None:
-    """Raises UnknownPath if ``exact`` names a tensor that no file of the lossy pipeline has."""
+    """Raises UnknownPath if ``exact`` names a tensor that is in no file of the lossy pipeline.
+
+    The option ``exact`` names the tensors that the lossy pipeline must not change.
+    """
     reduced = [entries[change.path] for change in inputs.changes if change.reducer is not None]
     unknown = set(inputs.request.options.exact) - {t.key for e in reduced for t in e.tensors}
     if reduced and unknown:
@@ -137,7 +143,7 @@ def choose_bases(
 ) -> dict[str, Storing]:
     """Opens files, applies a requested lossy pipeline, and chooses a delta base for each tensor.
 
-    Returns the files by path. The files stay open until ``until`` ends.
+    Returns the files by path. The files are closed when ``until`` is closed.
     """
     files: dict[str, Storing] = {}
     for change in changes:
@@ -160,10 +166,11 @@ def _reduced(
     last: BaseCache | None,
     loss: float | None,
 ) -> StateFile:
-    """A file that a lossy pipeline changed, relative to the stored file ``entry``.
+    """Applies the lossy pipeline of ``change`` to ``file``.
 
-    Approximations (``lc``) are steps from ``entry``. If ``entry`` cannot be decoded, the file is
-    stored exactly. Tensors that are cached in ``last`` need no decoding.
+    The pipeline also needs the tensors of ``entry``, the file in the previous version. These
+    tensors are in the cache ``last``, or are decoded. If they cannot be decoded, the pipeline
+    ``lc`` leaves the file unchanged, and other pipelines raise DamagedData.
     """
     reducer = change.reducer
     assert reducer is not None

@@ -1,6 +1,7 @@
 """Finds commits by their ids or the first digits of ids, and finds the ancestors of commits.
 
-A commit is published when it is recorded in the journal, the file with all operations.
+A commit is *published* when the journal contains it. The journal is the file that records every
+change of the repository, in order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mvc.store.snapshot import Snapshot
 from mvc.text import did_you_mean
 from mvc.times import within
 
-_HEX_OF_KEY = 16  # digits of an id in the index
+_HEX_OF_KEY = 16  # the index contains only the first 16 digits of an id
 
 
 def get(snapshot: Snapshot, id_: CommitId) -> Commit:
@@ -29,7 +30,8 @@ def get(snapshot: Snapshot, id_: CommitId) -> Commit:
 def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
     """A commit and the first journal entry that published it.
 
-    Raises UnknownRevision if there is no such commit; DamagedData if the entry may be lost.
+    Raises UnknownRevision if there is no such commit. Raises DamagedData instead if entries of the
+    journal are lost, because the commit may be in a lost entry.
     """
     pair = find(snapshot, id_)
     if pair is None:
@@ -60,7 +62,10 @@ def starting_with(snapshot: Snapshot, digits: str) -> list[Commit]:
 
 
 def newest_first(recorded: Recorded, commit: Commit) -> tuple[int, int]:
-    """Sort key by publication, newest first: offset in the journal, then position in the entry."""
+    """A sort key that sorts commits by publication, newest first.
+
+    The key is the offset of the journal entry and the position of the commit in the entry.
+    """
     position = next(i for i, c in enumerate(recorded.entry.commits) if c.id == commit.id)
     return -recorded.offset, -position
 
@@ -80,12 +85,11 @@ def unknown_metric(name: str, measured: Iterable[Iterable[str]]) -> UnknownMetri
 
 
 class Ancestors:
-    """The ancestors of some tips, including the tips. Ancestors are searched lazily.
+    """The commits ``tips`` and all their ancestors. Ancestors are searched lazily.
 
-    Parents are always published before their children, so a search in reverse order of publication
-    can stop at the wanted commit. Commit times cannot be used, because clocks and imports may set
-    commit times back. ``needs``: follow not only parents, but also ``Commit.needs``, the versions
-    that a replay of a commit's recipe needs.
+    Parents are always published before their children. So the search follows the order of
+    publication, newest first, and stops at the wanted commit. ``needs``: follow ``Commit.needs``
+    in addition to the parents. These are versions from which a commit can be computed again.
     """
 
     def __init__(
@@ -131,10 +135,10 @@ def ancestry(
 ) -> Iterator[Commit]:
     """Yields ``starts`` and their ancestors, newest first.
 
-    Commits are sorted by commit time, or by publication if ``published``. An imported checkpoint
-    may be older than its parent. So the parents of commits before ``since`` are read as long as an
-    ancestor may be after ``since``. Clocks and imports set commit times back, so only ``published``
-    always yields children before their parents.
+    ``since``, ``until``: yield only commits with a commit time in this range. ``incomplete``: see
+    ``noting``. ``hidden``: leave out these commits. Commits are sorted by commit time, or by
+    publication if ``published``. Only the order of publication is sure to yield children before
+    their parents, because a child can have an earlier commit time than its parent.
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
@@ -178,6 +182,9 @@ def leading_to(
 
 
 def merge_base(snapshot: Snapshot, a: CommitId, b: CommitId) -> CommitId | None:
-    """The common ancestor that was published last, which may be ``a`` or ``b``; or None."""
+    """The newest published commit that is an ancestor of ``a`` and of ``b``, or None.
+
+    Here ``a`` and ``b`` count as their own ancestors.
+    """
     of_b = Ancestors(snapshot, [b])
     return next((c.id for c in ancestry(snapshot, [a], published=True) if c.id in of_b), None)

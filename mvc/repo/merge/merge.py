@@ -1,7 +1,8 @@
-"""Merge: stores a version with two parents and checks out this version.
+"""Merges a version into the current branch.
 
-Everything is decided and checked before anything is stored. Then the version is stored, but no ref
-moves. At the end, one checkout writes the files of the version and moves the branch, as in a pull.
+All conflicts and errors are detected before anything is stored. Then a commit with two parents is
+stored, but the branch does not move. At the end, one checkout writes the files of the commit and
+moves the branch.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from mvc.types import Progress
 
 
 class Merged(Struct, frozen=True):
-    """A merge that moved ``branch`` (None: a detached HEAD) from ``old`` to ``new``.
+    """The merge moved ``branch`` (None: a detached HEAD) from ``old`` to ``new``.
 
     ``base``: the common ancestor, which is ``old`` in a fast-forward. ``conflicts``: unresolved
-    conflicts, because of which nothing was stored. ``restored``: the written files; None if nothing
-    changed. ``unused``: rules ``PATTERN=HOW`` that match no conflict.
+    conflicts. If there are any, nothing was stored. ``restored``: the written files; None if
+    nothing changed. ``unused``: rules ``PATTERN=HOW`` that match no conflict.
     """
 
     branch: str | None
@@ -58,7 +59,7 @@ def merge(
     strategy: Strategy,
     progress: Progress | None = None,
 ) -> Merged:
-    """The function of ``Repository.merge``."""
+    """Does the work of ``Repository.merge``."""
     check_worktree(store)
     at, theirs = head(store.fresh()), resolve(store, rev)
     refuse_recorded(store, at.branch)
@@ -83,9 +84,8 @@ def merge(
             return replace(done, conflicts=_measured(store, plan.conflicts, three, progress))
         ours, merged = versions[OURS], {**versions[THEIRS].by_path, **versions[OURS].by_path}
         written = [e for e in merged.values() if e.path in ours.by_path or plan.files.get(e.path)]
-        plan_checkout(
-            store, theirs, written, old=ours, force=False
-        )  # this only checks whether the files may be overwritten
+        # This only checks whether the files in the working folder may be overwritten.
+        plan_checkout(store, theirs, written, old=ours, force=False)
         for id_, manifest in zip(three, versions, strict=True):
             check_available(store, id_, [e for e in manifest.entries if e.path in plan.files])
         params = {
@@ -119,7 +119,7 @@ def _measured(
     three: Sequence[CommitId],
     progress: Progress | None,
 ) -> tuple[Conflict, ...]:
-    """The conflicts with the size of each side's change, as in ``diff``."""
+    """The conflicts, each with the differences (as in ``diff``) of both sides from the base."""
     paths = sorted({conflict.path for conflict in conflicts if conflict.key is not None})
     if not paths:
         return tuple(conflicts)

@@ -1,12 +1,11 @@
-"""Replaces the journal. Stored objects are moved or deleted only in this way.
+"""Replaces the journal: the only way to move or delete stored objects.
 
-Objects are stored in packs, and journal entries name their places in the packs. gc, repack and
-forget copy the objects to keep into new packs, and write a new journal, entry by entry. Then they
-lock the old journal, copy entries that other processes have appended meanwhile, make everything
-durable, verify the new packs, and rename the new journal to the name of the old one. All changes
-take effect by this rename. Until then, the repository is unchanged, and no entry names the new
-files. In the new journal, entries have the same sequence numbers, and empty entries may be left
-out.
+Objects are stored in packs. The journal is a list of entries, which name the places of the objects
+in the packs. gc, repack and forget copy the objects that stay into new packs, and write a new
+journal. Then they lock the old journal, copy entries that other processes have appended meanwhile,
+flush and verify the new files, and rename the new journal to the name of the old journal. All
+changes take effect by this rename. Until then, the repository is unchanged. Entries keep their
+sequence numbers, and empty entries may be left out.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class Rewrite:
     """Writes a new journal. Use it as a context manager.
 
     Call ``keep`` for every entry of the old journal, in order, and for every entry that
-    ``meanwhile`` yields. Then call ``publish``; without it, the repository is unchanged. ``packs``
-    must write only to new packs.
+    ``meanwhile`` yields. Then call ``publish``. Without a call of ``publish``, the repository is
+    unchanged. ``packs``: the writer of the new packs.
     """
 
     def __init__(self, snapshot: Snapshot, packs: PackWriter) -> None:
@@ -61,8 +60,8 @@ class Rewrite:
             self._file: WriteFile = opened.enter_context(
                 fs.open_write(self._path, create=True, exclusive=True)
             )
-            # Other processes delete the file unless it is locked. After the rename, this is the
-            # lock of the journal. It excludes writers until the new name is durable.
+            # Other processes would delete the file if it were not locked. After the rename, the
+            # file is the journal. Then the lock excludes writers until the rename is durable.
             self._lock: FileLock = opened.enter_context(fs.lock(self._path))
             self._check_name()
             self._opened = opened.pop_all()
@@ -95,12 +94,12 @@ class Rewrite:
                 self._file.identity(),
             )
             return present is None or (present.inode, present.device) == (ours.inode, ours.device)
-        return True  # unknown; if it failed, gc later deletes the new packs
+        return True  # unknown: keep the new packs. If the rename failed, gc later deletes them
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
-        """Appends ``entry``, the new form of ``recorded``, the next entry of the old journal.
+        """Copies an entry to the new journal. ``recorded``: the entry in the old journal.
 
-        If ``entry`` is None, ``recorded`` is left out.
+        ``entry``: the entry with changes for the new journal, or None to leave it out.
         """
         self._copied, self._last = recorded.after, recorded
         if entry is not None:
@@ -119,9 +118,9 @@ class Rewrite:
         self._waiting, self._size = [], 0
 
     def _prove(self) -> None:
-        """Raises EncodingFailed unless the new packs have all records that the new journal names.
+        """Raises EncodingFailed unless the new packs have all objects that the new journal names.
 
-        This is necessary, because the copies of these records in the old packs will be deleted.
+        The old packs, which also have these objects, will be deleted.
         """
         regions, self._unproven = self._unproven, []
         with closing(PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)) as packs:
@@ -139,9 +138,9 @@ class Rewrite:
         yield from snapshot.entries(self._copied)
 
     def _has_last(self) -> bool:
-        """Whether the old journal still has the entry that was copied last.
+        """Whether the entry that was copied last is still in the old journal.
 
-        A writer that fails removes its entry.
+        A process that fails while it appends an entry removes this entry.
         """
         last = self._last
         if last is None:
@@ -152,8 +151,8 @@ class Rewrite:
     def meanwhile(self) -> Iterator[Recorded]:
         """Yields entries that other processes append to the old journal. Call ``keep`` for each.
 
-        The old journal is locked before the last of these entries are yielded, and stays locked
-        until ``publish``. Raises ConcurrentRewrite if another process has replaced the journal.
+        After some rounds, locks the old journal until ``publish``, and yields the remaining
+        entries. Raises ConcurrentRewrite if another process has replaced the journal.
         """
         snapshot = self._snapshot
         fs, path = snapshot.fs, snapshot.folder / JOURNAL
@@ -179,10 +178,10 @@ class Rewrite:
         self._is_complete = True
 
     def publish(self, last: Entry) -> Recorded:
-        """Gives the new journal the name of the old one. ``last`` is its last entry.
+        """Appends the entry ``last`` to the new journal, and replaces the old journal by it.
 
-        Call it after ``meanwhile`` has ended. Raises ConcurrentRewrite if another process has
-        deleted the new journal.
+        Call ``publish`` after ``meanwhile`` has ended. Raises ConcurrentRewrite if another process
+        has deleted the new journal.
         """
         if not self._is_complete:
             raise RuntimeError("publish a rewritten journal only after keeping every entry")

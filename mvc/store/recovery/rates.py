@@ -1,11 +1,11 @@
-"""Estimates recovery times, for limits and reports.
+"""Estimates how many seconds it takes to recover a version: to decode it and to write its files.
 
-A payload is the encoded bytes of a piece of an object, and its coding is a list of stages. The
-estimated time for a payload is the sum of a latency, the time to read the payload, and for each
-stage ``a`` ns per raw byte and ``b`` ns per stored byte (``Stage.costs``). These constants are
-minimum CPU times of an AMD EPYC with zstandard 0.25. Limits on recovery times, which decide what
-mvc stores, always use the constants. So mvc stores the same bytes on every machine. Reports may use
-rates measured on this machine (``calibrate``).
+mvc stores tensors in pieces. A *payload* is the encoded bytes of a piece, and its *coding* lists
+the stages that encoded it, for example ``xor | planes | zstd:1``. The estimated time for a payload
+is the sum of a latency, the time to read the payload, and the time of each stage: ``a`` ns per raw
+byte and ``b`` ns per stored byte (``Stage.costs``). The constants were measured on an AMD EPYC.
+When mvc decides how to store a version, it always uses these constants, so that it stores the same
+bytes on every machine. Reports may use times measured on this machine (``calibrate``).
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ from mvc.store.recovery.recover import by_chunks
 
 _SCHEMA = "mvc.rates/1"
 _OPEN = 10e-3  # seconds to open a repository and read a version's manifest
-LATENCY = 150e-6  # seconds to search a payload, and to prepare decoding it
-_READ = 1e9  # payload bytes a second, from the system's cache
-_COMBINED = 5e9  # raw bytes a second to which a decoded delta is applied
-_HASHED = 3e9  # bytes a second
-_WRITE = 1e9  # bytes a second into a file
+LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
+_READ = 1e9  # payload bytes that are read in a second, from the system's cache
+_COMBINED = 5e9  # raw bytes in a second, when a decoded delta is applied to its base
+_HASHED = 3e9  # bytes that are hashed in a second
+_WRITE = 1e9  # bytes that are written to a file in a second
 _FILE = 100e-6  # seconds to create a file and rename it
 _FLUSH = 5e-3  # seconds for one round of parallel flushes
 _RUNS = 50  # repetitions of a calibration
 _SERIAL = 0.15  # share of decoding that does not run in parallel
-_SMALL = 64 << 10  # raw bytes below which threads gain nothing: Python calls take most of the time
+_SMALL = 64 << 10  # pieces with fewer raw bytes gain nothing from threads
 
 Part: TypeAlias = tuple[float, Hashable | None]
-"""CPU seconds of a payload on a path, and its group, if several objects share the payload."""
+"""CPU seconds to decode a payload, and None. If several objects share the payload: 0 and its key.
+"""
 
 _Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
 
@@ -62,7 +63,7 @@ _PATCH: Costs = {1: (1.0, 0.0)}
 
 
 class Rates:
-    """Estimates for a machine that needs ``factor`` times the time that the constants give."""
+    """Estimates for a machine on which stages take ``factor`` times as long as by the constants."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._threads, self._factor = cpu_count(), factor
@@ -72,7 +73,7 @@ class Rates:
 
         ``width``: bytes of an element, 0 if unknown.
         """
-        if text.startswith(OPTIM):  # its numbers do not change the costs
+        if text.startswith(OPTIM):  # remove the numbers in the text, which do not change the costs
             head, _, pipeline = text.partition(" | ")
             text = f"{':'.join(head.split(':')[:3])} | {pipeline}"
         a, b = per_byte(text, width)
@@ -83,7 +84,7 @@ class Rates:
     ) -> float:
         """CPU seconds to read and decode one payload.
 
-        In a group, only this member's share counts.
+        If the payload has several members, the result is the share of ``member``.
         """
         share = header.share(member)
         return self.seconds(member.coding.text, member.nbytes, share, width_of(spec))
@@ -91,9 +92,9 @@ class Rates:
     def coding(
         self, pipeline: Pipeline, nbytes: int, spec: TensorSpec, stored: int | None = None
     ) -> float:
-        """CPU seconds to read and decode ``nbytes`` of an object after encoding by ``pipeline``.
+        """CPU seconds to read and decode a payload that ``pipeline`` encoded from ``nbytes`` bytes.
 
-        ``stored``: the bytes of the payload, by default as many as ``nbytes``.
+        ``stored``: the number of bytes of the payload, by default ``nbytes``.
         """
         count = nbytes if stored is None else stored
         return self.seconds(pipeline.text, nbytes, count, width_of(spec))
@@ -101,11 +102,11 @@ class Rates:
     def works(
         self, walks: Sequence[tuple[int, TensorSpec, Sequence[PathStep]]]
     ) -> list[tuple[int, float]]:
-        """(raw bytes, CPU seconds) of each piece, if all are recovered together.
+        """The number of raw bytes and the CPU seconds of each piece, if all are recovered together.
 
-        ``walks``: for each piece its raw bytes, the spec of its object, and the steps of its plan.
-        Groups count as in ``together``. In plans with predictions, a payload that several plans
-        need counts once.
+        ``walks``: for each piece, its number of raw bytes, the spec of its object, and the payloads
+        to decode. A payload that several pieces need is counted for only one of these pieces, if
+        it belongs to a group, or if a payload of the piece is based on a prediction.
         """
         groups = {(s.pack, s.offset): s.header for *_, steps in walks for s in steps}
         counted: set[Place] = set()
@@ -128,9 +129,9 @@ class Rates:
         return together([(n, own(spec, steps)) for n, spec, steps in walks], group_seconds)
 
     def decoding(self, works: Iterable[tuple[int, float]]) -> float:
-        """Seconds to decode objects with these (raw bytes, CPU seconds) on all threads.
+        """Seconds to decode objects on all threads. An object of one chunk needs a single thread.
 
-        An object of one chunk is decoded by a single thread.
+        ``works``: the number of raw bytes and the CPU seconds of each object.
         """
         return sum(map(self._together, in_batches(works, itemgetter(0), PIECE)))
 
@@ -174,7 +175,7 @@ def calibrated(fs: FileSystem) -> Rates:
 
 
 def calibrate(fs: FileSystem) -> None:
-    """Measures the default pipeline. Saves the ratio of the measured to the estimated time."""
+    """Measures how fast this machine decodes, and saves the factor for ``Rates``."""
     random = np.random.default_rng(0)
     old = random.standard_normal(CHUNK // 4, np.float32)
     new = old + random.standard_normal(len(old), np.float32) / 10_000
@@ -203,11 +204,10 @@ def _file() -> Path:
 def together(
     walks: Sequence[tuple[int, Iterable[Part]]], group_seconds: Callable[[Hashable], float]
 ) -> list[tuple[int, float]]:
-    """(raw bytes, CPU seconds) of each piece, if all are recovered together.
+    """The number of raw bytes and the CPU seconds of each piece, if all are recovered together.
 
-    ``walks``: for each piece its raw bytes, and the payloads on its path. The members of a group
-    are decoded together. So ``group_seconds`` of a group counts once, for the largest of its
-    pieces.
+    ``walks``: for each piece, its number of raw bytes and the payloads to decode. All pieces of a
+    group are decoded together. So the seconds of a group are counted once, for its largest piece.
     """
     counted: set[Hashable] = set()
     seconds = [0.0] * len(walks)
@@ -235,9 +235,9 @@ def width_of(spec: TensorSpec | None) -> int:
 
 
 def costs_of(text: str) -> list[Costs]:
-    """Decoding costs of a coding: of its prediction or patch, and of each stage.
+    """The decoding costs of a coding: of its prediction or patch, and of each stage.
 
-    If the coding is damaged, some are left out.
+    Stages that cannot be parsed are left out.
     """
     coding = Coding(text)
     if coding.transform == "patch":
@@ -252,9 +252,10 @@ def costs_of(text: str) -> list[Costs]:
 
 @lru_cache(1024)
 def per_byte(text: str, width: int) -> tuple[float, float]:
-    """The sums of ``a`` and of ``b`` (module docstring) over a coding's stages, for this width.
+    """The sums of ``a`` and of ``b`` (see the module) over all stages of a coding.
 
-    For a width without constants, the maximum of all widths counts.
+    ``width``: bytes of an element. A stage without constants for this width counts with the maximum
+    of its constants for other widths.
     """
     a = b = 0.0
     for costs in filter(None, costs_of(text)):
@@ -271,7 +272,7 @@ def _share(threads: float) -> float:
 def _spread(nbytes: int, threads: int) -> float:
     """The mean number of threads that decode the chunks of ``nbytes``.
 
-    Three chunks on two threads take as long as four.
+    Three chunks on two threads take as long as four chunks, so their mean is 1.5 threads.
     """
     full, rest = divmod(nbytes, CHUNK)
     longest = -(-full // threads) * CHUNK + (0 if full % threads else rest)

@@ -60,9 +60,9 @@ def command(session: Session, args: _DiffOptions) -> int:
 
 
 def _ends(session: Session, args: _DiffOptions) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """A, B and PATHs.
+    """Splits the arguments into A, B and PATHs.
 
-    If the first argument is ``A..B``, and no file has this name, all others are PATHs.
+    If the first argument is ``A..B``, and no file has this name, all other arguments are PATHs.
     """
     ends = (args.a or "").split("..")
     if len(ends) != 2 or not any(ends) or session.fs.stat(session.fs.cwd() / str(args.a)):
@@ -135,10 +135,10 @@ def _print_tensors(
 
 
 def _relation(diff: Diff, file: FileDiff) -> str:
-    """The relation of a model to the old model, such as `` (fine-tuned version)``.
+    """How a model differs from the old model, such as `` (fine-tuned version)``.
 
-    If the path of the old model differs, the text has this path. Empty if the file is no model, or
-    if the rest of the line already has the information.
+    If the old model has another path, the text names this path. The text is empty if the file is
+    no model, or if the line already says that the file is added or renamed.
     """
     related = diff.relations.get(file.path)
     implied = {("base", "added"), ("equal", "renamed")}

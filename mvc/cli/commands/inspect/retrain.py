@@ -1,8 +1,8 @@
 """``mvc retrain``.
 
-Runs the recipe of each REV in a separate process, and compares hashes. If they are equal, dropped
-weights are stored again. If the weights are still stored, the recipe is now proven: 'mvc forget
---weights' may drop the weights.
+Runs the recipe of each REV in a separate process. If the new weights have the recorded hash, mvc
+stores dropped weights again. If the weights are still stored, the recipe is now proven: 'mvc forget
+--weights' may drop them.
 """
 
 from __future__ import annotations
