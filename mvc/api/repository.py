@@ -291,10 +291,10 @@ class Repository(Closing, Unpicklable):
 
         ``states``: maps additional paths to mappings of tensors, to a ``Path`` (a file on disk),
         or to None, which removes the path from the version. ``metrics``: numbers. ``params``: texts
-        or plain data, which is stored as text. ``attachments``: maps names to bytes or states. They
-        are stored with the version, but a checkout does not write them to files. ``deploy``: the
-        target to which the version is deployed. ``files``: options for reading files. ``options``:
-        rarely used arguments.
+        or plain data, which is stored as text. ``attachments``: maps names to bytes or states. A
+        version contains its attachments, but a checkout does not write attachments to files.
+        ``deploy``: the target to which the version is deployed. ``files``: options for reading
+        files. ``options``: rarely used arguments.
 
         ``pipeline``: the text of a pipeline, or ``Requirements`` by which mvc chooses a pipeline.
         By default, the setting ``commit.pipeline`` selects the pipeline. A lossy pipeline changes
@@ -732,7 +732,8 @@ class Repository(Closing, Unpicklable):
         ``deploy.protect`` protects the target, or if a file of the model is missing or cannot be
         parsed. ``push``: first send the deployment to this remote (True: to the default remote). If
         the remote refuses the deployment, nothing is recorded here. Raises CannotSign,
-        TargetProtected, BadModelFile, and RefConflict if the remote has a newer deployment.
+        TargetProtected, BadModelFile. Raises RefConflict if the remote has a deployment that this
+        repository has not fetched.
         """
         announce, moment = announcing(self._store, target), self._moment(at)
         deployed = with_states(self._store, self._config, lambda: lazy.record.deploy(
@@ -761,7 +762,7 @@ class Repository(Closing, Unpicklable):
         push: str | bool = False,
         remote: str | None = None,
     ) -> RolledBack:
-        """Deploys the version that was live before the live one. A second call goes back further.
+        """Deploys the version that was live before on a target. A second call goes back further.
 
         ``steps``: how many versions to go back. ``to``: deploy this version instead, which must
         have been live on the target. ``sign``, ``anyway``, ``push``: as for ``deploy``. ``remote``:

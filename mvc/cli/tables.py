@@ -57,7 +57,7 @@ def fitted(
 
 
 def shortened(text: str, width: int, where: str) -> str:
-    """The text, shortened to ``width`` characters. ``where``: ``end`` or ``middle``.
+    """The text, shortened to ``width`` characters. ``where``: the cut, ``end`` or ``middle``.
 
     If the middle is removed, more of the end than of the start stays, because names of tensors
     differ at their ends.

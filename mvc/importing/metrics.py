@@ -46,8 +46,8 @@ class _TrainerState(Struct):
 def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> dict[str, float]:
     """At most 100 metrics by name.
 
-    If a metric is in ``trainer_state.json`` and in the checkpoint's name, the file counts. If
-    ``trainer_state.json`` has more than MOST_BYTES, its path is added to ``too_long`` instead.
+    If a metric is in ``trainer_state.json`` and in the checkpoint's name, the value in the file
+    counts. A file of more than MOST_BYTES is not read. Its path is added to ``too_long``.
     """
     metrics: dict[str, float] = {}
     for name, number in (*_in_state(fs, checkpoint, too_long), *_in_name(checkpoint.source.name)):

@@ -122,7 +122,7 @@ class Reducer(Struct, frozen=True):
         """Computes production weights. The arguments are those of ``reduce``.
 
         If arrays of ``training`` share memory (tied weights), the results share memory, too.
-        ``new_level``: whether ``before`` was made by more exact or less exact stages.
+        ``new_level``: whether the stages that computed ``before`` were more exact or less exact.
         """
         firsts: dict[object, str] = {}
         first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}

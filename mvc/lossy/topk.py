@@ -1,9 +1,9 @@
 """Top-K: lossy stages that store only the entries of tensors that changed most.
 
 All other entries keep their values of the previous version. docs/pipelines.md describes the stages
-and names the thesis. The share of stored entries may depend on the loss, by a curve from (0, 0) to
-(1, 1) with a parameter l. For l = 0 the curve is a straight line. For l < 0 the curve is 1 - g(x),
-and for l > 0 it is g(1 - x), where
+and names the thesis. The share of stored entries may depend on the loss. A curve from (0, 0) to
+(1, 1) with the parameter l maps the loss to the share. For l = 0 the curve is a straight line. For
+l < 0 the curve is 1 - g(x), and for l > 0 it is g(1 - x), where
 
     g(x) = m (1 - x) / (x + m)
 

@@ -36,7 +36,7 @@ _LONGEST_GRACE = timedelta(days=36_500)
 
 
 def grace_of(config: Config, grace: timedelta | str | None = None) -> timedelta:
-    """The grace period: gc retains the versions of all operations in this period before now.
+    """The grace period, for example 14 days: gc retains versions used by operations in this period.
 
     ``grace``: ``14d``, ``36h``, ``0``, or a timedelta; None: the setting ``gc.grace_days``. Raises
     WrongUsage for any other value.

@@ -165,7 +165,7 @@ def _files(
 
 
 def _check_alike(entries: Mapping[CommitId, FileEntry]) -> None:
-    """Raises WrongUsage unless a file has the same tensor names, dtypes and shapes everywhere.
+    """Raises WrongUsage if a file has other tensor names, dtypes or shapes in some version.
 
     ``entries`` maps each version to its entry for the file.
     """

@@ -105,7 +105,7 @@ class _Checksums:
             self._sum = 0
 
     def filled_in(self, skeleton: bytes) -> bytearray:
-        """Returns the skeleton after the checksums are written into it."""
+        """Returns a copy of the skeleton that contains the checksums."""
         entry, out = self._entry, bytearray(skeleton)
         places = skeleton_places(entry.contents, (c.position for c in entry.checks))
         for check, at in zip(entry.checks, places, strict=True):

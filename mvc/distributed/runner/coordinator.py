@@ -1,8 +1,8 @@
 """The coordinator of a distributed training, a part of the process with rank 0.
 
-Workers train copies of a model. The coordinator averages the copies by a protocol. The average is
-called the *global model*. The coordinator commits and deploys each global model before any worker
-receives it. So a restarted training can resume from the newest global model.
+Workers train copies of a model. The coordinator averages the copies when the protocol requires it.
+The average is called the *global model*. The coordinator commits and deploys each global model
+before any worker receives it. So a restarted training resumes from the newest global model.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Service:
     ) -> None:
         """Opens the repository, and raises the errors of ``Repository.open``.
 
-        ``number``: 0 for the first training of the process, 1 for the second, and so on.
+        ``number``: 1 for the first training of the process, 2 for the second, and so on.
         """
         if settings.get("worker_models") and protocol.rebalance is not None:
             raise WrongUsage(
@@ -105,8 +105,8 @@ class Service:
     def _last(self, any_run: bool) -> CommitId | None:
         """The version to resume from, or None to start a new training.
 
-        This is the live version of the target. If it belongs to another run, and ``any_run`` is
-        false, it is the newest version of this run on the branch.
+        If the live version of the target belongs to this run, or ``any_run`` is true, it is the
+        live version. Otherwise it is the newest version of this run on the branch.
         """
         with suppress(NoDeployment, UnknownTarget):
             live: CommitId = self._repo.live(self._target).commit

@@ -4,8 +4,8 @@ A *layout* is such a decision for all tensors. A *goal* says what the user wants
 smallest size, or a limit on the recovery time. For some goals a rule (``rules``) makes the layout.
 For other goals, this module tries several layouts and chooses the best. A solver proposes layouts
 from a *shape*, a set of possible deltas with estimated sizes and decoding times. Each proposed
-layout is then measured. If it exceeds the limit of the goal, the solver runs again with a tighter
-limit. A *group* is several tensors that are compressed together.
+layout is then measured. If the layout exceeds the limit of the goal, the solver runs again with a
+tighter limit. A *group* is several tensors that are compressed together.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def planned(problem: RepackProblem) -> RepackPlan:
 
 
 def _removed(problem: RepackProblem) -> RepackPlan:
-    """The plan that removes the reset points ``goal.remove`` (versions stored in full).
+    """The plan that removes ``goal.remove`` from the reset points (the versions stored in full).
 
     Adds new deltas only if the stored deltas do not suffice.
     """
@@ -219,8 +219,8 @@ def _searched(
 ) -> _Tried:
     """Yields the plans of a bisection over the solver's limit on the recovery time.
 
-    The bisection approaches the limit at which ``is_above`` of the plan changes. It is necessary,
-    because the solver's times and sizes are a little lower than those of the measured plan.
+    The bisection approaches the limit at which ``is_above`` of the plan changes. The bisection is
+    necessary, because the solver's times and sizes are a little lower than those of the whole plan.
     ``first``: the first limit to try; None: the limit that allows the smallest layout.
     """
     solver, known = graph.solver, dict[Selected, bool]()

@@ -1,4 +1,4 @@
-"""Stores the files of a commit: opens the files, chooses a delta base for each tensor, and encodes.
+"""Stores the files of a commit: opens the files, chooses delta bases, and encodes the tensors.
 
 A delta base is a stored tensor. mvc stores only the difference of the new tensor from the base.
 """
@@ -56,8 +56,8 @@ def write(
     """Stores the changed files and the attachments.
 
     At most 16 files are opened together. If the commit has more files, each file is opened alone.
-    Files that are open together can be deltas of each other, for example a float16 copy of the
-    weights. Weights can then be stored together with the states of their optimizer.
+    If files are open together, a tensor in one file can be a delta from a tensor in another file,
+    for example a float16 copy. Weights can then be stored together with their optimizer's states.
     """
     writer = ContentWriter(objects, inputs.request.options.progress)
     changes = [change for change in inputs.changes if change.open is not None]

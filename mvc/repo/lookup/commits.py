@@ -88,8 +88,8 @@ class Ancestors:
     """The commits ``tips`` and all their ancestors. Ancestors are searched lazily.
 
     Parents are always published before their children. So the search follows the order of
-    publication, newest first, and stops at the wanted commit. ``needs``: follow ``Commit.needs``
-    in addition to the parents. These are versions from which a commit can be computed again.
+    publication, newest first, and stops at the wanted commit. ``needs``: follow not only parents,
+    but also ``Commit.needs``: versions that are needed to compute the commit again.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Merges a version into the current branch.
 
-All conflicts and errors are detected before anything is stored. Then a commit with two parents is
-stored, but the branch does not move. At the end, one checkout writes the files of the commit and
-moves the branch.
+Conflicts are detected before anything is stored. Then a commit with two parents is stored, but the
+branch does not move. At the end, one checkout writes the files of the commit and moves the branch.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from mvc.types import Progress
 
 
 class Merged(Struct, frozen=True):
-    """The merge moved ``branch`` (None: a detached HEAD) from ``old`` to ``new``.
+    """The result of a merge: ``branch`` (None: a detached HEAD) moved from ``old`` to ``new``.
 
     ``base``: the common ancestor, which is ``old`` in a fast-forward. ``conflicts``: unresolved
     conflicts. If there are any, nothing was stored. ``restored``: the written files; None if

@@ -52,7 +52,9 @@ _SERIAL = 0.15  # share of decoding that does not run in parallel
 _SMALL = 64 << 10  # pieces with fewer raw bytes gain nothing from threads
 
 Part: TypeAlias = tuple[float, Hashable | None]
-"""CPU seconds to decode a payload, and None. If several objects share the payload: 0 and its key.
+"""The CPU seconds to decode a payload, and None.
+
+If several objects share the payload (a group): 0, and a key of the group.
 """
 
 _Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
@@ -252,7 +254,7 @@ def costs_of(text: str) -> list[Costs]:
 
 @lru_cache(1024)
 def per_byte(text: str, width: int) -> tuple[float, float]:
-    """The sums of ``a`` and of ``b`` (see the module) over all stages of a coding.
+    """The sums of ``a`` and of ``b`` (see the start of this module) over all stages of a coding.
 
     ``width``: bytes of an element. A stage without constants for this width counts with the maximum
     of its constants for other widths.
