@@ -124,6 +124,7 @@ def test_old_heads_are_deleted_and_none_can_be_made_again(folder: FolderObjects)
     assert numbers[0] == 1  # or another first one could be made
     assert len(numbers) < 20
     assert folder.swap("head", b"late", f"5-{blake3(b'4').hexdigest(16)}") is None
+    assert folder.swap("head", b"late", f"1-{blake3(b'0').hexdigest(16)}") is None
     assert folder.swap("head", b"late", "") is None
     found = folder.read_version("head", 10)
     assert found is not None

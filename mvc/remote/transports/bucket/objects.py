@@ -87,10 +87,6 @@ class Objects(Protocol):
     def now_ns(self) -> int:
         """The time by the clock of the store. May write an object to read this clock."""
 
-    def close(self) -> None:
-        """Closes the store, if necessary."""
-        return
-
 
 class FolderObjects(Objects):
     """Objects as files of a folder that several hosts may share.
@@ -98,7 +94,8 @@ class FolderObjects(Objects):
     An object that ``swap`` changes is a folder with a numbered file for each version. The id of a
     version is the number and the hash of its file. The file of a new version is written under a
     temporary name, and gets its number by ``link``, which fails if the number is in use. Files of
-    old versions are deleted in ascending order, except the first file.
+    old versions are deleted in ascending order. The first file is emptied instead, so that no
+    client can create the object again, or replace its first version.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
@@ -211,7 +208,7 @@ class FolderObjects(Objects):
         return True
 
     def _tidy(self, name: str) -> None:
-        """Deletes old versions, except the first version. Ignores errors."""
+        """Deletes old versions, but only empties the file of the first. Ignores errors."""
         with suppress(MvcError):
             numbers = self._numbers(name)
             newest = self._fs.stat(self._numbered(name, numbers[-1]))
@@ -224,14 +221,20 @@ class FolderObjects(Objects):
                     or newest.mtime_ns - identity.mtime_ns < _RECENT_NS
                 ):
                     return
+                if number == 2:
+                    first = self._numbered(name, 1)
+                    self._fs.replace_file(first, lambda _: None, mode=None, durable=True)
                 self._fs.unlink(path, missing_ok=True)
 
     def _numbers(self, name: str) -> list[int]:
         folder = self._folder / name
         if self._fs.stat(folder) is None:
             return []
-        names = self._fs.list(folder)
-        return [int(n) for n in names if len(n) == _DIGITS and n.isascii() and n.isdigit()]
+        return [
+            int(name)
+            for name in self._fs.list(folder)
+            if len(name) == _DIGITS and name.isascii() and name.isdigit()
+        ]
 
     def _numbered(self, name: str, number: int) -> Path:
         return self._folder / name / f"{number:0{_DIGITS}d}"

@@ -11,7 +11,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -200,7 +200,6 @@ def open_bucket(
     fs = FileSystem()
     with ExitStack() as resources:
         objects = objects_of(remote)
-        resources.callback(objects.close)
 
         def mirror(place: Path) -> Mirror:
             return Mirror(
@@ -221,12 +220,11 @@ def open_bucket(
 
 
 def objects_of(remote: Remote) -> Objects:
-    """The open object store of a bucket's URL."""
+    """The object store of a bucket's URL."""
     open_: Callable[[Remote], Objects] = remote.kind.load().open_objects
     return open_(remote)
 
 
 def check_bucket(remote: Remote) -> None:
     """Raises RemoteRefused if the object store ignores conditions that concurrent pushes need."""
-    with closing(objects_of(remote)) as objects:
-        check_conditions(objects)
+    check_conditions(objects_of(remote))
