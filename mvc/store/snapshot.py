@@ -1,13 +1,11 @@
-"""A snapshot: the repository up to one entry of the journal, read from journal, index and packs.
+"""A snapshot answers all queries about the history of a repository.
 
-The journal has one entry for each operation. The index finds entries by keys, such as the id of a
-commit (``mvc.store.index.keys``). Packs contain the encoded objects. A query searches in the index
-and in the *tail*, the keys of entries that are not indexed yet. ``refresh`` reads entries that were
-appended since the last refresh. If another process has replaced the journal or the index,
+It reads three kinds of files. The journal has one entry for each operation, such as a commit. Packs
+contain the encoded objects. The index maps keys, such as the id of a commit, to entries of the
+journal (``mvc.store.index.keys``). The newest entries, the *tail*, are not in the index yet. So a
+query searches in the index and in the tail. ``refresh`` reads entries that were appended to the
+journal since the last refresh. If another process has replaced the journal or the index,
 ``refresh`` opens the new file.
-
-Do not confuse snapshots with reset points, which are versions that are stored in full
-(``mvc.repo.commit.storage_policy``).
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ LOST = (
 def _retried_on_rewrite(
     query: Callable[Concatenate[Snapshot, _P], _T],
 ) -> Callable[Concatenate[Snapshot, _P], _T]:
-    """Decorates a query of several steps, to repeat it if the journal is replaced meanwhile."""
+    """Decorates a query, so that it is repeated if the journal is replaced while the query runs."""
 
     @wraps(query)
     def retried(self: Snapshot, /, *args: _P.args, **options: _P.kwargs) -> _T:
@@ -64,10 +62,7 @@ def _retried_on_rewrite(
 
 
 class Snapshot:
-    """Reads a repository's folder. Safe across threads; each open repository has its own snapshot.
-
-    It has readers of journal, index and packs, and ensures that these read the same state.
-    """
+    """Reads the journal, the index and the packs of one open repository. Safe across threads."""
 
     def __init__(
         self,
@@ -80,9 +75,8 @@ class Snapshot:
     ) -> None:
         """Opens ``folder``, brings the index up to date and reads the journal to its end.
 
-        ``ahead``: an offset and bytes. The journal is read up to the offset. From there on, these
-        bytes are read instead, as entries that only this snapshot has. Raises DamagedData,
-        HistoryMissing, IoFailed.
+        ``ahead``: an offset and bytes, which are read instead of the journal's bytes from this
+        offset on. Raises DamagedData, HistoryMissing, IoFailed.
         """
         self.fs = fs
         self.folder = folder
@@ -102,7 +96,7 @@ class Snapshot:
         self._own: list[bytes] = []  # sorted keys of entries that this process has published
         self._high_water_mark: Position | None = None
         try:
-            # The mark is read before the journal, because it must not be newer than the journal.
+            # The high-water mark must not be newer than the journal, so it is read first.
             self._high_water_mark = read_high_water_mark(fs, folder, self.identity)
             self._index.open()
             self._index.index_far_end()
@@ -120,12 +114,12 @@ class Snapshot:
 
     @property
     def generation(self) -> int:
-        """How often this snapshot has found that gc or repack has replaced the journal."""
+        """A number that grows when this snapshot finds that gc or repack replaced the journal."""
         return self.journal.generation
 
     @property
     def position(self) -> Position:
-        """End of the part of the journal that was read. The next entry is appended there."""
+        """End of the part of the journal that was read."""
         return self._index.position
 
     @property
@@ -135,12 +129,15 @@ class Snapshot:
 
     @property
     def tip(self) -> Recorded | None:
-        """The newest entry. None if the index covers this entry."""
+        """The newest entry. None if the index contains this entry already."""
         return self._index.tip
 
     @property
     def gaps(self) -> list[Gap]:
-        """Gaps (lost entries, both of whose copies are damaged) that the index does not cover."""
+        """Ranges of lost entries in the part of the journal that is not indexed.
+
+        The journal has two copies of each entry. An entry is lost if both copies are damaged.
+        """
         return self._index.gaps
 
     @property
@@ -150,7 +147,7 @@ class Snapshot:
 
     @property
     def damage(self) -> DamagedData | None:
-        """The error of the damaged record header that was read most recently."""
+        """The error for the newest read of a damaged record header. None without such a read."""
         return self._records.damage
 
     def entry(self, offset: int) -> Recorded:
@@ -158,7 +155,7 @@ class Snapshot:
         return self.journal.entry(offset)
 
     def records(self, offset: int) -> EntryRecords:
-        """The undamaged records of encoded objects that the entry at byte ``offset`` published."""
+        """The undamaged records (encoded objects) of the entry at byte ``offset``."""
         return self._records.of_entry(offset)
 
     def entries(
@@ -175,9 +172,9 @@ class Snapshot:
         return takewhile(lambda recorded: recorded.offset < end, self.journal.scan(start, lost))
 
     def check_gaps(self, offset: int, question: str) -> None:
-        """Raises DamagedData if entries after byte ``offset`` are lost, which may change an answer.
+        """Raises DamagedData if entries after byte ``offset`` are lost.
 
-        ``question``: for the message, the fact that is unknown then.
+        ``question``: the fact that is unknown without these entries, for the message.
         """
         later = [gap for gap in self.gaps if gap.start.offset > offset]
         if later:
@@ -187,10 +184,9 @@ class Snapshot:
             )
 
     def check_whole(self) -> None:
-        """Raises DamagedData if entries are lost, because a new entry might contradict these.
+        """Raises DamagedData if entries are lost, because a new entry might contradict lost ones.
 
-        Raises DamagedData, too, if the newest entry that changed HEAD, or the branch that HEAD
-        names, cannot be read.
+        Raises DamagedData, too, if the newest entry for HEAD or for the current branch is damaged.
         """
         if self.gaps:
             raise DamagedData(
@@ -204,10 +200,9 @@ class Snapshot:
                 self.newest(keys.REF + keys.text(f"heads/{change.new}"))
 
     def mentions(self, text: bytes, start: int) -> bool:
-        """Whether these bytes occur in the indexed part of the journal, from byte ``start`` on.
+        """Whether the bytes ``text`` occur in the indexed part of the journal, from ``start`` on.
 
-        The journal is not parsed. So False is certain, but True means only that an entry may
-        contain these bytes.
+        The journal is searched without parsing. So the bytes may be part of any data in an entry.
         """
         with self._lock:
             return self.journal.mentions(text, start, self.indexed.offset)
@@ -233,10 +228,10 @@ class Snapshot:
 
     @_retried_on_rewrite
     def newest(self, prefix: bytes) -> Recorded | None:
-        """The newest entry with a key under ``prefix``.
+        """The newest entry whose key begins with ``prefix``.
 
-        Raises DamagedData if a lost entry may be newer. ``prefix`` must be a whole key without the
-        entry's offset at its end.
+        ``prefix``: a whole key except the entry's offset, with which the key ends. Raises
+        DamagedData if a lost entry may be newer.
         """
         key = self.last_under(prefix)
         if key is None:
@@ -246,7 +241,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def by_sequence(self, sequence: int) -> Recorded | None:
-        """The entry with this number; None if no entry ever had the number.
+        """The entry with the number ``sequence``. None if no entry ever had this number.
 
         Raises DamagedData if the entry is lost.
         """
@@ -258,7 +253,7 @@ class Snapshot:
         return None
 
     def retry_on_rewrite(self, query: Callable[[], _T]) -> _T:
-        """Runs a query of several steps, and repeats it if the journal is replaced meanwhile."""
+        """Runs a query, and repeats the query if the journal is replaced while it runs."""
         while True:
             with self._lock:
                 generation = self.generation
@@ -273,7 +268,10 @@ class Snapshot:
                         return result
 
     def _guarded(self, query: Callable[[], _T]) -> _T:
-        """Runs a query; repeats it if another process has changed or replaced the index."""
+        """Runs a query. Repeats the query if another process has changed the index.
+
+        Renews a damaged index.
+        """
         with self._lock:
             for _ in range(_TRIES):
                 try:
@@ -286,10 +284,8 @@ class Snapshot:
             return query()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
-    # Only ``newest``, ``by_sequence``, ``ref_at`` and ``refs_under`` check for lost entries. Before
-    # any other query, call ``check_gaps`` if a lost entry could change the answer. Queries about
-    # forgotten states need no check, because a lost entry never prevents reading a stored version
-    # by id.
+    # A query whose docstring says nothing about lost entries ignores lost entries. If a lost entry
+    # could change its answer, the caller must call ``check_gaps``.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
         """The newest entry that changed a ref. Raises DamagedData if a lost entry may be newer."""
@@ -324,7 +320,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def first_ref_change(self, name: str) -> Recorded | None:
-        """Of the entries that changed a ref, the one with the earliest time."""
+        """The entry with the earliest time among all entries that changed a ref."""
         low = keys.REFLOG + keys.text(name)
         key = self.first(low, keys.after(low))
         return None if key is None else self.entry(keys.offset_of(key))
@@ -334,10 +330,10 @@ class Snapshot:
         return self.last_under(keys.REFLOG + keys.text(name)) is not None
 
     def refs_under(self, prefix: str) -> Iterator[tuple[str, Recorded | None]]:
-        """Refs with names under ``prefix``, descending, each with the newest entry that changed it.
+        """Yields each ref whose name begins with ``prefix``, and the newest entry of this ref.
 
-        If this entry is lost, or if a lost entry may be newer, None is returned for the entry. Each
-        ref needs only one search.
+        The names descend. If the entry is lost, or if a lost entry may be newer, yields None
+        instead of the entry.
         """
         low = keys.REF + prefix.encode()
         high = keys.after(low)
@@ -359,26 +355,26 @@ class Snapshot:
 
     @_retried_on_rewrite
     def publishing(self, first: bytes, last: bytes | None = None) -> list[Recorded]:
-        """Entries that published commits with ids from ``first`` to ``last``, in order of the ids.
+        """Entries that recorded commits with ids from ``first`` to ``last``, in order of the ids.
 
-        Only the first 8 bytes of ids are compared. Without ``last``, these bytes of an id must be
-        equal to those of ``first``.
+        ``last``: by default ``first``. Only the first 8 bytes of ids are compared.
         """
         low = keys.COMMIT + first[: keys.ID_BYTES]
         high = keys.after(keys.COMMIT + (first if last is None else last)[: keys.ID_BYTES])
         return [self.entry(keys.offset_of(key)) for key in self.scan(low, high)]
 
     def committed_since(self, time_ns: int) -> list[int]:
-        """Offsets of entries that have commits with the time ``time_ns`` or a later time."""
+        """Offsets of entries with commits that were made at ``time_ns`` or later."""
         return [
             keys.offset_of(key)
             for key in self.scan(keys.COMMITTED + keys.moment(time_ns), keys.after(keys.COMMITTED))
         ]
 
     def commits_between(self, start: int, end: int) -> list[bytes]:
-        """First 8 bytes of the ids of commits in entries from journal byte ``start`` to ``end``.
+        """The first 8 bytes of the id of each commit in the entries from ``start`` to ``end``.
 
-        The result includes commits of lost entries, because the index still has their ids.
+        ``start``, ``end``: byte offsets in the journal. The result includes commits of lost
+        entries, if the index has their ids.
         """
         return [
             key[1 : 1 + keys.ID_BYTES]
@@ -387,7 +383,7 @@ class Snapshot:
         ]
 
     def offsets_between(self, start: int, end: int) -> list[int]:
-        """Offsets from ``start`` to ``end`` of all entries in the index, even of lost entries."""
+        """Offsets of the indexed entries between two journal offsets, even of lost entries."""
         tables = (keys.REF, keys.COMMIT, keys.STATEMENT, keys.PACK)
         offsets = {keys.offset_of(key) for table in tables for key in self.under(table)}
         return sorted(offset for offset in offsets if start <= offset < end)
@@ -397,7 +393,7 @@ class Snapshot:
         return [keys.offset_of(key) for key in self.under(keys.MARK + mark)]
 
     def newest_first(self) -> Iterator[Recorded]:
-        """Yields every entry, the newest first. Each entry needs one search."""
+        """Yields every entry, the newest first."""
         high = keys.after(keys.OPERATION)
 
         def next_entry() -> Recorded | None:
@@ -409,7 +405,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def from_sequence(self, sequence: int) -> list[Recorded]:
-        """Entries with this number or a later one, oldest first."""
+        """The entry with the number ``sequence``, and all newer entries, oldest first."""
         first = keys.OPERATION + keys.number(sequence)
         every = self.scan(first, keys.after(keys.OPERATION))
         return [self.entry(keys.offset_of(key)) for key in every]
@@ -418,7 +414,7 @@ class Snapshot:
         return any(sequence in gap.numbers for gap in self.gaps)
 
     def offset_of(self, sequence: int) -> int | None:
-        """Byte offset of the entry with this number. The entry need not be readable."""
+        """Byte offset of the entry with the number ``sequence``, even if the entry is damaged."""
         key = self.last_under(keys.OPERATION + keys.number(sequence))
         return None if key is None else keys.offset_of(key)
 
@@ -427,10 +423,10 @@ class Snapshot:
         return self.newest(keys.UNDONE + keys.number(sequence))
 
     def targets(self, *, reports: bool = False) -> list[str]:
-        """Names of targets with deployments, ascending. Each target needs one search.
+        """Names of targets with deployments, ascending, without the targets ``nodes/...``.
 
-        With ``reports``, only the targets ``nodes/...``, on which other repositories (nodes) report
-        which versions they use. Otherwise, all targets except these.
+        With ``reports``, only the targets ``nodes/...``. There, each node (a repository on a
+        serving machine) reports which version it uses.
         """
         nodes = keys.DEPLOYED + NODES.encode()
         beyond = (keys.after(nodes), keys.after(keys.DEPLOYED)), (keys.DEPLOYED, nodes)
@@ -444,11 +440,11 @@ class Snapshot:
 
     @_retried_on_rewrite
     def own_since(self, target: str, sequence: int) -> tuple[Recorded, bool] | None:
-        """The newest operation on a target that was recorded in this repository, if there is one.
+        """The newest own operation on a target, and whether the target has only own operations.
 
-        Only operations from number ``sequence`` on count. The second value says whether, from the
-        first of these operations on, all operations on the target were recorded in this repository
-        and in turn (``keys._is_in_turn``).
+        An own operation was recorded in this repository, not received. Own operations before number
+        ``sequence`` are ignored. The second value is True if every operation on the target, from
+        the first own operation on, is own and in turn (``keys._is_in_turn``).
         """
         low, mixed = keys.OWN + keys.text(target), keys.MIXED + keys.text(target)
         start = self.first(keys.OPERATION + keys.number(sequence), keys.after(keys.OPERATION))
@@ -463,13 +459,13 @@ class Snapshot:
         return self.newest(keys.on(target))
 
     def next_deployment(self, target: str, time_ns: int) -> int | None:
-        """The time (ns since 1970) of the first deployment on a target after ``time_ns``."""
+        """The time (ns since 1970) of the earliest deployment on a target after ``time_ns``."""
         low = keys.DEPLOYED + keys.text(target)
         later = self.first(keys.after(low + keys.moment(time_ns)), keys.after(low))
         return None if later is None else keys.moment_of(later)
 
     def before_on(self, target: str, offset: int) -> int | None:
-        """Offset of the newest entry on a target (a deployment or retraction) before ``offset``."""
+        """Offset of the newest entry on a target (deployment or retraction) before ``offset``."""
         low = keys.on(target)
         key = self.last(low, low + keys.number(offset))
         return None if key is None else keys.offset_of(key)
@@ -479,7 +475,7 @@ class Snapshot:
         return [keys.offset_of(key) for key in self.under(keys.on(target))]
 
     def deployments_of(self, commit: bytes) -> list[int]:
-        """Offsets of entries with deployments of commits whose ids begin with these 8 bytes."""
+        """Offsets of entries that deploy a commit whose id begins like ``commit`` (8 bytes)."""
         return [keys.offset_of(key) for key in self.under(keys.about(Deployment.code, commit))]
 
     @_retried_on_rewrite
@@ -496,7 +492,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def statement(self, id_: bytes) -> tuple[Recorded, Statement] | None:
-        """The statement with this id, and the entry that contains it; None if there is none.
+        """The statement with the id ``id_``, and the entry that contains the statement.
 
         A statement is an assertion about a commit, such as a deployment (``mvc.model.statement``).
         """
@@ -508,10 +504,9 @@ class Snapshot:
 
     @_retried_on_rewrite
     def about(self, kind: type[_S], subject: bytes) -> list[tuple[Recorded, _S]]:
-        """All statements of a kind about a subject, in their order, except the reports of nodes.
+        """All statements of a kind about a subject, except reports of nodes, in order of time.
 
-        If statements of this kind have no target, raises DamagedData if the index lacks a
-        statement.
+        For a kind without targets, raises DamagedData if the index lacks a statement.
         """
         pairs: list[tuple[Recorded, _S]] = []
         last: int | None = None
@@ -528,9 +523,10 @@ class Snapshot:
 
     @_retried_on_rewrite
     def newest_of_topic(self, statement: Statement) -> Recorded | None:
-        """The newest entry with a statement of the same topic.
+        """The newest entry with a statement of the same topic as ``statement``.
 
-        The topic of a statement is its target. Without a target, it is the kind and the subject.
+        The topic of a statement is its target. If a statement has no target, its topic is its kind
+        and subject.
         """
         for recorded in self._descending(keys.topic(statement)):
             if any(earlier.topic == statement.topic for earlier in recorded.entry.statements):
@@ -539,17 +535,14 @@ class Snapshot:
 
     @_retried_on_rewrite
     def is_subject(self, kind: type[Statement], subject: bytes) -> bool:
-        """Whether a statement of this kind about ``subject`` exists. Needs one or two searches."""
+        """Whether a statement of this kind about ``subject`` exists."""
         entries = self._descending(keys.about(kind.code, subject))
         return any(
             s.subject == subject for s in chain.from_iterable(r.entry.of(kind) for r in entries)
         )
 
     def _descending(self, prefix: bytes) -> Iterator[Recorded]:
-        """Yields the entries with keys under ``prefix``, in descending order of keys.
-
-        Each entry needs one search.
-        """
+        """Yields the entries whose keys begin with ``prefix``, in descending order of keys."""
         end = keys.after(prefix)
         while (key := self.last(prefix, end)) is not None:
             yield self.entry(keys.offset_of(key))
@@ -564,11 +557,11 @@ class Snapshot:
             )
 
     def stating(self, kind: type[Statement]) -> list[Recorded]:
-        """Entries with statements of a kind without targets, oldest first."""
+        """Entries with statements of ``kind``, oldest first. Only for kinds without targets."""
         return self._entries_under(keys.SUBJECT + bytes((kind.code,)))
 
     def has_any(self, kind: type[Statement]) -> bool:
-        """Whether any statement of this kind exists. Needs one search."""
+        """Whether any statement of ``kind`` exists. Only for kinds without targets."""
         return self.last_under(keys.SUBJECT + bytes((kind.code,))) is not None
 
     @property
@@ -577,7 +570,7 @@ class Snapshot:
         return node_of(self.entry(0).entry.note)
 
     def newest_hybrid(self, target: str, code: int = Deployment.code) -> int | None:
-        """The greatest hybrid time of the statements of a kind on a target.
+        """The greatest hybrid time of a target's statements. ``code``: the kind of statements.
 
         The hybrid time is the clock's time, or a later time if the clock was set back.
         """
@@ -589,21 +582,21 @@ class Snapshot:
         return len(self.under(keys.ordered(Deployment.code, target) + keys.moment(hybrid_ns)))
 
     def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:
-        """The entry of the greatest key from ``low`` up to ``high``."""
+        """The entry of the greatest key between ``low`` and ``high``."""
         key = self.last(low, high)
         return None if key is None else self.entry(keys.offset_of(key))
 
     @_retried_on_rewrite
     def _entries_under(self, *prefixes: bytes) -> list[Recorded]:
-        """The entries of all keys under these prefixes, oldest first."""
+        """The entries of all keys that begin with one of ``prefixes``, oldest first."""
         offsets = {keys.offset_of(key) for prefix in prefixes for key in self.under(prefix)}
         return [self.entry(offset) for offset in sorted(offsets)]
 
     def forgetting(self) -> list[Recorded]:
-        """Every entry with tombstones or marks of states, oldest first.
+        """Every entry with tombstones or marks, oldest first.
 
         A tombstone says that a version's state (its tensors and other bytes) was deleted in all
-        repositories. A mark says whether the state is stored in this repository.
+        repositories. A mark says whether a version's state is stored in this repository.
         """
         tombstones = keys.SUBJECT + bytes((Tombstone.code,))
         return self._entries_under(tombstones, keys.SUBJECT + keys.STATE)
@@ -613,8 +606,8 @@ class Snapshot:
     ) -> list[tuple[Recorded, StateMark]]:
         """The marks that say whether the state of ``commit`` is stored, the oldest first.
 
-        With ``weights``, the marks of the weights of single files. Without ``commit``, the marks of
-        all commits.
+        With ``weights``: the marks that say whether the weights of a file are stored, instead.
+        Without ``commit``: the marks of all commits.
         """
         prefix = keys.SUBJECT + (keys.WEIGHTS if weights else keys.STATE)
         entries = self._entries_under(prefix + (b"" if commit is None else commit[: keys.ID_BYTES]))
@@ -628,10 +621,7 @@ class Snapshot:
     # -- entries that this process has published -------------------------------------------
 
     def note_published(self, recorded: Recorded) -> None:
-        """Remembers an entry that this process made durable.
-
-        Queries check that they find this entry.
-        """
+        """Remembers an entry that this process has written. Queries check that they find it."""
         with self._lock:
             if len(self._own) > _OWN_KEYS:
                 newest = sorted(self._own, key=keys.offset_of)[_OWN_KEYS // 2 :]
@@ -640,19 +630,22 @@ class Snapshot:
                 insort(self._own, key)
 
     def _checked(self, low: bytes, high: bytes, result: Collection[bytes]) -> list[bytes]:
-        """Returns ``result``. Raises DamagedData if it lacks a key that this process published."""
+        """Returns ``result``, the keys that the index found between ``low`` and ``high``.
+
+        Raises DamagedData if ``result`` lacks the key of an entry that this process has written.
+        """
         begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
         if any(self._own[i] not in result for i in range(begin, end)):
             raise DamagedData("the index lacks an entry that this process has published")
         return list(result)
 
     def _checked_last(self, low: bytes, high: bytes, key: bytes | None) -> bytes | None:
-        """As ``_checked``, if ``key`` is the greatest key that the index found in a range."""
+        """As ``_checked``, for a query that returns only the greatest key of the range."""
         self._checked(low if key is None else key, high, [] if key is None else [key])
         return key
 
     def _checked_first(self, low: bytes, high: bytes, key: bytes | None) -> bytes | None:
-        """As ``_checked``, if ``key`` is the least key that the index found in a range."""
+        """As ``_checked``, for a query that returns only the least key of the range."""
         self._checked(low, high if key is None else key, [])
         return key
 
@@ -661,8 +654,8 @@ class Snapshot:
     def refresh(self) -> None:
         """Reads entries that any process has appended since the last refresh.
 
-        If the journal was replaced, ``generation`` grows and everything is read from the start.
-        Raises HistoryMissing if the journal ends before an acknowledged entry.
+        If the journal was replaced, ``generation`` grows, and the new journal is read from the
+        start. Raises HistoryMissing if the journal lacks an entry that was durable.
         """
         with self._lock:
             while True:
@@ -687,10 +680,10 @@ class Snapshot:
                     return
 
     def _lacks(self, reached: Position) -> None:
-        """Handles a journal that was once longer: its entries went up to ``reached``.
+        """Handles a journal that lacks entries before ``reached``, although it once had them.
 
-        If the file still has the bytes, its last entries are damaged: a gap is added. If the file
-        is shorter, it was truncated or restored from an older copy: HistoryMissing is raised.
+        If the file is shorter than ``reached``, it was truncated or restored from an older copy:
+        raises HistoryMissing. Otherwise the entries are damaged: adds a gap.
         """
         if self.journal.size() < reached.offset or reached.offset <= self.position.offset:
             raise _missing(self.position, reached)
@@ -699,7 +692,7 @@ class Snapshot:
             self.gaps.append(gap)
 
     def _reopen(self) -> None:
-        """Switches to the new journal by which gc or repack has replaced the old one."""
+        """Opens the new journal, after gc or repack has replaced the journal."""
         self.journal.reopen()
         self._high_water_mark = None
         self._records.damage = None
@@ -718,7 +711,7 @@ class Snapshot:
         self._index.read_on()
 
     def _go_back(self, newest: Recorded) -> None:
-        """Reads again after the writer of the newest entry has failed and removed the entry."""
+        """Reads the tail again, because the newest entry's writer failed and removed the entry."""
         if newest.after.offset <= self.journal.durable:
             raise HistoryMissing(
                 f"the journal lacks entry {newest.sequence} (byte {newest.offset}), which "
@@ -728,7 +721,7 @@ class Snapshot:
         self._start_over()
 
     def _start_over(self) -> None:
-        """Forgets the entries that the index does not cover, so that they are read again."""
+        """Clears the tail in memory, so that its entries are read again."""
         self.journal.forget()
         self._records.forget()
         self._index.restart()
@@ -779,7 +772,7 @@ def _missing(end: Position, reached: Position) -> HistoryMissing:
 
 
 def _shown(prefix: bytes) -> str:
-    """For a message: what a query for keys under ``prefix`` was to find out."""
+    """The question that a search for ``prefix`` answers, for a message."""
     if prefix[:1] == keys.REF:
         name = prefix[1:].partition(b"\0")[0].decode("utf-8", "replace")
         return f"where {name.removeprefix('heads/').removeprefix('tags/')} points to"

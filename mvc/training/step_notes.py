@@ -1,7 +1,8 @@
-"""The interface between a Recorder and a training by steps, whose versions can be replayed.
+"""The interface by which a Recorder records the single steps of a training.
 
-A training by steps has a recipe: a function for one step, and data with numbered samples (rows). A
-replay runs the steps again from a full state, a version that stores the whole training state.
+The versions of such a training can be replayed. The training has a recipe: a function for one step,
+and data with numbered samples (rows). A replay starts from a full state (a version that stores the
+whole training state), and runs the steps after this version again.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from mvc.ids import CommitId
 class ProofReport(Struct, frozen=True):
     """Results of replays. ``proven``: number of versions that a replay reproduced bit for bit.
 
-    ``dropped``: number of versions whose stored weights were dropped. ``unproven``: the step
-    numbers of versions that no replay reproduced. The weights of these versions stay stored.
-    ``why``: the newest failure; empty if there was none.
+    ``dropped``: number of versions whose weights were deleted, because a replay computes them.
+    ``unproven``: the step numbers of versions that no replay reproduced. ``why``: the error of the
+    replay that failed most recently; empty if no replay failed.
     """
 
     proven: int = 0
@@ -30,15 +31,15 @@ class ProofReport(Struct, frozen=True):
 
 
 class StepNotes(Protocol):
-    """Records how each version follows from the preceding version.
+    """Records the steps that lead from each version to the next version.
 
-    The training's thread calls ``train``, ``begin`` and ``restart``. The writer thread calls
-    ``attachments`` and ``committed``. The ``position`` of a version is the number of steps trained
-    before the version was recorded.
+    The thread of the training calls ``train``, ``begin`` and ``restart``. The thread that commits
+    calls ``attachments`` and ``committed``. The ``position`` of a version is the number of steps
+    that were trained before the version was recorded.
     """
 
     def open(self, repo: Repository, pipeline: str | None) -> None:
-        """Stores the data. Raises CannotRecord for a training that cannot be replayed."""
+        """Stores the training data. Raises CannotRecord if the training cannot be replayed."""
 
     def train(self, rows: Sequence[int], batch: Any) -> Any:
         """Runs one step, and returns the result of the recipe's function.
@@ -47,19 +48,19 @@ class StepNotes(Protocol):
         """
 
     def begin(self) -> tuple[int, bool]:
-        """The next version's position, and whether this version must be a full state."""
+        """The position of the next version, and whether the next version must be a full state."""
 
     def restart(self) -> None:
-        """Called when the model was set to another state. The next version will be a full state."""
+        """Called when the model was set to another state. The next version is a full state then."""
 
     def attachments(self, position: int) -> tuple[Mapping[str, Any], Collection[CommitId]]:
-        """A version's attachments, and the versions that a replay of this version needs."""
+        """The attachments of a version, and the versions that a replay of the version needs."""
 
     def committed(self, position: int, step: int, commit: CommitId) -> None:
-        """Called when the version at this position is durable."""
+        """Called when the version at ``position`` is durable."""
 
     def finish(self) -> None:
-        """Waits until the remaining versions are proven, if proofs are enabled."""
+        """If proofs are enabled, waits until the replays of all versions have ended."""
 
     @property
     def report(self) -> ProofReport: ...

@@ -1,12 +1,12 @@
-"""Predicts weights and optimizer states by the arithmetic of the optimizer's step.
+"""Predicts the weights and optimizer states of a new version, so that its delta becomes small.
 
-Weights and second moments follow from first moments (such as ``exp_avg``) by the formula of the
-step. ``rules`` has these formulas, the rules, operation by operation. A ``Prediction`` is one rule
-with its numbers, such as the learning rate. ``kinds`` lists the optimizers and their possible
-rules. ``choice`` determines on a sample which rule was used.
+An optimizer's step computes weights and second moments from first moments (such as ``exp_avg``).
+``rules`` has the formulas of such steps. A ``Prediction`` is a formula together with its numbers,
+such as the learning rate. ``kinds`` lists the formulas of each optimizer. ``choice`` tests on a
+sample of the values which formula fits.
 
-The difference between prediction and new values is stored. So a wrong prediction only makes this
-difference larger.
+A delta stores the difference between the predicted values and the new values. A wrong prediction
+makes the delta larger, but the new values are restored exactly.
 """
 
 from mvc.codecs.optim.choice import ChosenRule, choose_predictions

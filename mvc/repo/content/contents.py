@@ -1,4 +1,7 @@
-"""Decodes the files of a version, completely in memory, or piece by piece to disk."""
+"""Decodes the files of a version, completely in memory, or piece by piece to disk.
+
+A file consists of contents (the data of tensors), and of a skeleton: all other bytes of the file.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,14 @@ from mvc.types import Bytes
 WINDOW = PIECE // 2
 
 AHEAD = 2
-"""How many steps are decoded while another step is written (``_steps``).
+"""How many steps run while the caller writes the result of an earlier step to disk.
 
-A step decodes one piece of a large tensor, or several small tensors. A step needs the memory of two
-pieces.
+A step decodes one piece of a large tensor, or several small tensors (``_steps``).
 """
 
 
 def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
-    """The skeleton of a file: all bytes outside the contents (the data of tensors)."""
+    """The skeleton of a file: all bytes outside the contents."""
     if entry.skeleton is None:
         return b""
     return bytes(recovery.blob(entry.skeleton, TensorSpec("raw", (entry.skeleton_size,))))
@@ -47,7 +49,10 @@ def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
 def in_memory(
     recovery: Recovery, entry: FileEntry, wanted: Collection[int] | None = None
 ) -> dict[int, memoryview]:
-    """Maps positions in ``entry.contents`` to verified bytes in new memory. Raises DamagedData."""
+    """Maps each position in ``entry.contents`` to the verified bytes of the content.
+
+    ``wanted``: the positions to decode, by default all. Raises DamagedData.
+    """
     chosen = range(len(entry.contents)) if wanted is None else sorted(wanted)
     out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in chosen}
     recovery.fill(Request(entry.contents[i].id, entry.contents[i].spec, out[i]) for i in chosen)
@@ -60,10 +65,10 @@ def state_of(recovery: Recovery, entry: FileEntry) -> Any:
 
 
 class StoredBytes(StoredSource):
-    """An opaque file of a version. Decodes pieces on demand, and caches the newest decoded piece.
+    """A file of a version that no parser understands (an opaque file), decoded piece by piece.
 
-    Raises DamagedData if reads change from piece to piece too often, because a small malicious file
-    could cause endless decoding.
+    Caches the piece that was decoded most recently. ``read`` raises DamagedData if it had to decode
+    too many pieces. Otherwise a small malicious file could cause endless decoding.
     """
 
     def __init__(self, recovery: Recovery, entry: FileEntry) -> None:
@@ -102,9 +107,9 @@ class StoredBytes(StoredSource):
 
 
 def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
-    """The file with zeros instead of its contents. The contents are not decoded.
+    """An ONNX file with zeros instead of its contents, which are not decoded.
 
-    The result is empty if the file is larger than 2 GiB, because an ONNX graph has at most 2 GiB.
+    A file of 2 GiB or more cannot be an ONNX file: the result is empty.
     """
     data = np.zeros(entry.size if entry.size < 1 << 31 else 0, np.uint8).data
     rest = memoryview(skeleton_of(recovery, entry) if data else b"")
@@ -115,17 +120,14 @@ def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
 
 
 class Buffers:
-    """Memory for some pieces, which all files use in rotation.
-
-    With one buffer, a piece is decoded only after the previous piece was written.
-    """
+    """A fixed number of buffers for decoded pieces, which are used in rotation."""
 
     def __init__(self, count: int = AHEAD + 1) -> None:
         self.count = count
         self._buffers = deque([memoryview(b"")] * count)
 
     def next(self, offset: int, size: int) -> memoryview:
-        """Memory for bytes from ``offset`` of a file on, aligned for direct writing."""
+        """Memory for ``size`` bytes at ``offset`` of a file, aligned for direct writing."""
         at = offset % PAGE
         self._buffers.rotate()
         if len(self._buffers[0]) < at + size:
@@ -134,7 +136,7 @@ class Buffers:
 
 
 ReadPart: TypeAlias = Callable[[int, memoryview], None]
-"""Fills memory with bytes of a content from an offset on. The bytes are not verified."""
+"""A function that fills memory with the bytes of a content from an offset on, unverified."""
 
 
 def write_file(
@@ -147,12 +149,11 @@ def write_file(
     copied: Mapping[bytes, ReadPart] = {},
     check: bool = True,
 ) -> None:
-    """Writes every byte of the file. The memory of ``buffers`` suffices for files of any size.
+    """Decodes a file, and passes every byte of the file to ``write_at``. Raises DamagedData.
 
-    ``copied``: maps ids of some contents to functions that write these contents. These contents are
-    neither decoded nor hashed. Without ``check``, writing is faster, but damage of a large content
-    is detected only by the hash, after the content was written. Then DamagedData is raised, and the
-    caller must start again with ``check``, which tries other deltas without the damage.
+    ``copied``: maps ids of contents to functions that read these contents from elsewhere. These
+    contents are neither decoded nor hashed. Without ``check``, decoding is faster, but does not
+    avoid damaged deltas. After DamagedData, the caller must then call again with ``check``.
     """
     buffers = buffers or Buffers()
     steps = _steps(recovery, entry.contents, buffers, copied, check=check)
@@ -170,10 +171,7 @@ def write_file(
 
 
 _Part: TypeAlias = tuple[int, memoryview]
-"""The index of a content, and bytes of this content and of contents that follow without a gap.
-
-In the file, these bytes follow the bytes of the previous part.
-"""
+"""The index of a content, and bytes of this content and of contents that follow without a gap."""
 _Before: TypeAlias = Future[list[_Part]] | None
 _Step: TypeAlias = Callable[[_Before], list[_Part]]
 """A function that decodes some parts. The argument is the previous step, which may still run."""
@@ -182,9 +180,9 @@ _Step: TypeAlias = Callable[[_Before], list[_Part]]
 def _recovered(
     contents: Sequence[Content], steps: Iterator[_Step], *, ahead: bool
 ) -> Generator[_Part]:
-    """Yields the bytes of each content, which are valid until the caller requests the next bytes.
+    """Yields the bytes of all contents. The bytes are valid until the next bytes are requested.
 
-    While the caller uses the result of a step, the next steps run, so that all CPU cores are busy.
+    With ``ahead``, the next steps run while the caller uses the result of a step.
     """
     if not ahead or (contents and _extent(contents, range(len(contents))) <= WINDOW):
         for step in steps:  # too few bytes for a thread
@@ -210,9 +208,9 @@ def _steps(
     *,
     check: bool,
 ) -> Iterator[_Step]:
-    """Yields the steps that decode the contents.
+    """Yields the steps that decode or copy the contents.
 
-    A step decodes a window (several contents), or one piece of a large content.
+    A step handles a window (several small contents), or one piece of a large content.
     """
     for window in _windows(contents, copied):
         first, size = contents[window[0]], _extent(contents, window)
@@ -243,7 +241,7 @@ def _steps(
 def _fill(
     recovery: Recovery, wanted: Sequence[Request], parts: list[_Part], before: _Before
 ) -> list[_Part]:
-    """Decodes a window in all threads, after the previous window, whose data may be reused."""
+    """Waits for the previous step, and then decodes a window."""
     if before is not None:
         before.result()
     recovery.fill(wanted)
@@ -263,7 +261,7 @@ def _large(
 ) -> Iterator[_Step]:
     """Yields steps that decode the pieces of a large content. Several steps run in parallel.
 
-    The hash is checked with the last piece, before the file gets its final name.
+    The step of the last piece checks the hash of the whole content.
     """
     hasher = BlobHasher(content.spec)
 
@@ -283,7 +281,7 @@ def _large(
 def _windows(contents: Sequence[Content], copied: Collection[bytes]) -> Iterator[range]:
     """Yields ranges of contents that are decoded together, or copied together.
 
-    A range has at most ``WINDOW`` bytes, or is one larger content.
+    A range has at most ``WINDOW`` bytes. A larger content is a range of its own.
     """
     first = 0
     for i in range(1, len(contents)):
