@@ -1,6 +1,6 @@
-"""Types of 32-byte BLAKE3 ids.
+"""Types of 32-byte ids (BLAKE3 hashes), one type for each kind of object.
 
-Mypy refuses a commit id where a blob id is expected. Two ids are equal if their bytes are equal.
+So mypy reports an error if a commit id is used as a blob id. Ids compare as bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _new = bytes.__new__  # calling ``super()`` would double the time, and there are
 
 
 class Digest(bytes):
-    """A 32-byte BLAKE3 hash. Each kind of id is computed with its own domain tag.
+    """A 32-byte BLAKE3 hash.
 
     >>> Digest(bytes(32)).short
     '0000000000'
@@ -51,7 +51,7 @@ class BlobId(Digest):
 
 
 class ManifestId(Digest):
-    """Id of a manifest: the paths of a version with their states and layouts."""
+    """Id of a manifest: the list of a version's files, with the tensors of each file."""
 
     __slots__ = ()
 

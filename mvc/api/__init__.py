@@ -1,7 +1,7 @@
-"""The public API: ``Repository`` with ``storage`` and ``remotes``.
+"""The Python API for repositories: ``Repository``, and the types of its arguments and results.
 
-Each method resolves its arguments and calls one function of a lower layer. A module of another
-layer that needs an open repository imports ``mvc.Repository``.
+Each method of ``Repository`` resolves its arguments, and calls one function of another package. A
+name of this package is imported from its module on first use.
 """
 
 from __future__ import annotations

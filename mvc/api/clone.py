@@ -1,4 +1,4 @@
-"""``mvc.clone`` and ``mvc.visit``: copies of a remote repository, permanent or temporary."""
+"""``mvc.clone`` copies a remote repository. ``mvc.visit`` makes a temporary copy to read from."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def clone(
 ) -> Repository:
     """Copies a remote repository into a new folder and opens the copy.
 
-    The copy has the remote repository as its remote ``origin``. ``folder``: by default the last
-    part of the URL. ``branch``: the branch to check out. ``states``: the versions whose states are
-    copied (``all``, ``none``, ``live``, ``last:N``). ``options``: fields of ``Remote``. With
-    ``lazy=True``, an absent state is fetched when it is used. After a crash, the same call
-    continues the copy. Raises RemoteUnreachable, RemoteRefused; WouldOverwrite if the folder is not
-    empty.
+    ``folder``: by default the last part of the URL. ``branch``: the branch to check out.
+    ``states``: the versions whose states are copied (``all``, ``none``, ``live``, ``last:N``).
+    ``options``: fields of ``Remote``, for the remote ``origin`` of the copy. With the option
+    ``lazy=True``, a state that was not copied is fetched when it is used. Raises RemoteUnreachable,
+    RemoteRefused; WouldOverwrite if the folder is not empty.
     """
     chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
     destination = None if folder is None else Path(folder)
@@ -48,11 +47,11 @@ def visit(
     progress: Progress | None = None,
     **options: str | bool,
 ) -> Iterator[Repository]:
-    """A temporary read-only view of the repository at a URL: ``with mvc.visit(URL) as repo``.
+    """A temporary copy of a remote repository, for reading: ``with mvc.visit(URL) as repo``.
 
     Copies the history into a temporary folder, which is deleted at the end of the block. States are
-    fetched and verified when they are used. ``nodes``: fetch the reports of nodes (serving
-    machines), too. ``options``: fields of ``Remote``. Raises the errors of ``clone``.
+    fetched when they are used. ``nodes``: fetch the reports of nodes (serving machines), too.
+    ``options``: fields of ``Remote``. Raises the errors of ``clone``.
     """
     with FileSystem().temporary_folder() as folder:
         options |= {"lazy": True, "nodes": nodes}

@@ -1,7 +1,7 @@
 """Converts floating-point tensors to words and to numbers.
 
-Words are unsigned integers with the bits of the floats. They are exact, while a float operation may
-change a NaN or lose the sign of zero. Numbers are float32 or float64, for arithmetic.
+A word is an unsigned integer with the bits of a float. Words keep every bit, even of NaNs and of
+-0. Numbers are float32 or float64, for arithmetic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Numbers = NDArray[Any]  # float32 or float64
 
 
 class Format(Struct, frozen=True):
-    """An IEEE 754 binary format. ``width``: bytes of a word. ``fraction``: bits of the fraction."""
+    """A floating-point format. ``width``: bytes of a number. ``fraction``: bits of the fraction."""
 
     name: str
     width: int
@@ -32,7 +32,7 @@ class Format(Struct, frozen=True):
 
     @property
     def exponent(self) -> int:
-        """The mask of the exponent's bits, all set in infinities and NaNs."""
+        """A mask of the exponent's bits. Infinities and NaNs have all these bits set."""
         return (1 << 8 * self.width - 1) - (1 << self.fraction)
 
     @property
@@ -46,7 +46,7 @@ class Format(Struct, frozen=True):
 
     @property
     def table_type(self) -> np.dtype[Any]:
-        """The dtype of an array of such numbers. uint16 for bfloat16, which numpy lacks."""
+        """The numpy dtype of this format. numpy has no bfloat16, so it is uint16 for bfloat16."""
         return np.dtype("<u2" if self.name == "bfloat16" else f"<f{self.width}")
 
     def infinite(self, words: Words) -> NDArray[np.bool_]:
@@ -71,7 +71,7 @@ BY_CODE = tuple(FORMATS[name] for name in ("float32", "float64", "float16", "bfl
 
 
 def values_of(words: NDArray[Any], kind: Format) -> Numbers:
-    """Converts words, or an array of the ``table_type``, to the format's ``number_type``.
+    """Converts words, or an array of the ``table_type``, to the ``number_type`` of the format.
 
     The conversion is exact except for signalling NaNs.
     """
@@ -102,9 +102,9 @@ def flushes() -> bool:
 
 @contextmanager
 def subnormals() -> Iterator[None]:
-    """In the ``with`` block, this thread computes with subnormal numbers, in spite of torch's mode.
+    """In the ``with`` block, the CPU does not round subnormal numbers to zero in this thread.
 
-    Raises MvcError if something other than torch has set the mode.
+    Raises MvcError if torch cannot switch this mode of the CPU off.
     """
     if not flushes():
         yield

@@ -1,6 +1,6 @@
-"""Simulates a training with all workers in one process.
+"""Simulates a distributed training: the coordinator and all workers run in one process.
 
-Messages and models have exactly the bytes of a real training.
+Messages and models have the same bytes as in a distributed training over a network.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from mvc.distributed.protocols.named import NamedProtocol
 
 Model = NDArray[Any]
 Train = Callable[[Model, Sequence[int]], Sequence[int]]
-"""Trains some workers at once. The arguments are the array of all models, of shape ``(workers,
-length)``, which is changed in place, and the numbers of the workers to train.
+"""A function that trains some workers for one update, and returns the workers without more data.
 
-Returns the workers that have no more data."""
+The first argument is the array of all models, of shape ``(workers, length)``. The function changes
+this array in place. The second argument is the numbers of the workers to train.
+"""
 
 
 class Simulation:
     """A coordinator and its workers, whose models are the rows of the array ``models``.
 
-    In a tick, all workers that do not wait train one update. Then all pending messages are
-    delivered together, until no message is left. ``on_round`` is called after every new global
-    model. ``tick`` raises BadMessage if a worker's model is not finite.
+    In a tick, each worker that is not waiting for a message trains one update. Then messages are
+    delivered until no message is left. ``on_round`` is called after every new global model.
+    ``tick`` raises BadMessage if a worker's model is not finite.
     """
 
     def __init__(
@@ -73,16 +74,16 @@ class Simulation:
         return True
 
     def run(self, train: Train, ticks: int | None = None) -> Coordinator:
-        """Makes ticks until all workers have ended, or until there were ``ticks`` ticks.
+        """Calls ``tick`` until all workers have ended, at most ``ticks`` times. Then ``finish``.
 
-        Then calls ``finish``, and returns the coordinator.
+        Returns the coordinator.
         """
         while (ticks is None or self.ticks < ticks) and self.tick(train):
             pass
         return self.finish()
 
     def finish(self) -> Coordinator:
-        """Ends all workers, so that the coordinator computes the last average."""
+        """Ends all workers, so that the coordinator computes the final average. Returns it."""
         left = [worker for worker in self.workers if not worker.done]
         self._deliver([message for worker in left for message in worker.end()])
         return self.coordinator

@@ -1,8 +1,8 @@
-"""Drops weights that a program outside of mvc can compute again, and stores dropped weights again.
+"""Drops weights that a training program can compute again, and stores dropped weights again.
 
-Each change is one journal entry, which marks the weights of a version as dropped or stored. If a
-replay (another run of the program) computed the same weights, this is recorded as a statement, the
-proof. The next ``gc`` deletes dropped bytes that no other version has.
+A replay runs the program again. If the replay computes the same weights, ``prove`` records a proof.
+``drop`` marks proven weights as dropped, and the next ``gc`` deletes their bytes, unless another
+version has the same bytes. ``store`` stores dropped weights again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from mvc.store.writing.content_writer import ContentWriter
 
 
 class Alternative(Struct, frozen=True):
-    """How a program outside of mvc computes the file ``path`` of a version again.
+    """How a program computes the weights of a version, the file ``path``, again.
 
     ``seconds``: how long the program takes. ``base``: the version from which the program starts.
-    The journal records that the version needs this base. ``needs``: version and path of each file
-    of other versions that the program reads.
+    ``needs``: each file of another version that the program reads, as version and path.
     """
 
     base: CommitId
@@ -50,10 +49,10 @@ class Alternative(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """A replay computed the file ``path`` of a version.
+    """The result of a replay that computed the file ``path`` of the version ``commit``.
 
-    ``root``: the hash of the file's state. ``base``, ``seconds``: the start and duration of the
-    replay.
+    ``root``: the hash of the computed state. ``base``: the version from which the replay started.
+    ``seconds``: how long the replay took.
     """
 
     commit: CommitId
@@ -64,7 +63,7 @@ class Proof(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """What stored files cost: estimated ``seconds`` to recover them, and stored ``nbytes``."""
+    """Estimated ``seconds`` to recover files, and the number of bytes that they need on disk."""
 
     seconds: float
     nbytes: int
@@ -73,9 +72,9 @@ class Cost(Struct, frozen=True):
 def cost(
     store: Store, commit: CommitId, path: str | None, except_for: CommitId | None = None
 ) -> Cost:
-    """The cost of a version, or of its file ``path``.
+    """The cost of all files of a version, or of the file ``path``.
 
-    ``nbytes`` does not include contents that the version ``except_for`` has, too.
+    ``nbytes`` does not include tensors that the version ``except_for`` has, too.
     """
     graph, rates, walks, stored = store.graph, store.rates, [], 0
     excluded = {
@@ -96,10 +95,10 @@ def cost(
 
 
 def prove(store: Store, config: Config, proofs: Sequence[Proof], *, where: str) -> None:
-    """Records that replays on this repository computed these states.
+    """Records the results of replays, if the repository is writable.
 
-    ``where``: the environment of the replays. Records nothing in a read-only repository. Raises
-    DamagedData if a version has another state.
+    ``where``: the environment of the replays. Raises DamagedData if a replay computed another state
+    than the version has.
     """
     for proof in proofs:
         _check_same(proof.root, _file(store, proof.commit, proof.path))
@@ -136,10 +135,10 @@ def _check_same(root: Root, entry: FileEntry) -> None:
 
 
 def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) -> bool:
-    """Whether a replay on this repository computed the weights that ``alternative`` restores.
+    """Whether a replay on this repository has computed the weights of ``alternative``.
 
-    False if the version's recorded needs do not include the base: then the base could be forgotten,
-    or could be a delta from the version itself.
+    False if the commit does not record that it needs the base. Such a base could be forgotten, or
+    be stored as a delta from the version itself.
     """
     known = commits.find(snapshot, commit)
     return (
@@ -153,11 +152,11 @@ def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) ->
 def drop(
     store: Store, config: Config, alternatives: Mapping[CommitId, Alternative], *, reason: str = ""
 ) -> None:
-    """Drops the weights that the alternatives of these versions can restore. Durable on return.
+    """Drops the weights of the versions in ``alternatives``.
 
-    First reads all attachments and all files that the alternatives need, and compares the hashes.
-    Raises CannotRetrain if no replay on this repository proved a version's recipe; DamagedData;
-    StateForgotten. After these errors nothing is dropped.
+    First checks the hashes of all files that the alternatives need. After an error, no weights are
+    dropped. Raises CannotRetrain if no replay on this repository has computed the weights of a
+    version; DamagedData; StateForgotten.
     """
     if not alternatives:
         return
@@ -220,7 +219,7 @@ def _file(store: Store, commit: CommitId, path: str) -> FileEntry:
 
 
 def _check_whole(store: Store, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
-    """Reads every byte of these files. Raises DamagedData with the name of a damaged file."""
+    """Reads every byte of the files in ``needed``. Raises DamagedData if a file is damaged."""
     for (version, path), entry in needed.items():
         try:
             store.recovery.manifest(commits.get(store.snapshot, version).manifest)
@@ -240,11 +239,11 @@ def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
 
 
 def store(store: Store, config: Config, commit: CommitId, file: StateFile | None) -> None:
-    """Stores dropped weights again, in full, from ``file``.
+    """Stores dropped weights again, in full, from ``file``. Does nothing if none were dropped.
 
-    ``file`` None: ``gc`` has not deleted the bytes yet, so only marks the weights as stored. Does
-    nothing if no weights were dropped. Raises WeightsDropped if their bytes were deleted, and
-    DamagedData if the file has another state.
+    If ``file`` is None, only marks the weights as stored, which needs bytes that ``gc`` has not
+    deleted yet. Raises WeightsDropped if ``gc`` has deleted the bytes; DamagedData if ``file`` has
+    another state than the version.
     """
     dropped = availability.dropped(store, commit)
     if dropped is None:

@@ -1,7 +1,8 @@
-"""Records the code and arguments of a version's model, and builds the model from these.
+"""Records which code builds the model of a version, and runs this code to build the model.
 
-``model.json`` names a class or function, its arguments and its source files, which are stored under
-``code/``. Reading these files runs no code. Only ``build`` runs the stored code.
+A version has its weights, and as attachments the file ``model.json`` and source files below
+``code/``. ``model.json`` names a class or function and its arguments. Only ``build`` runs stored
+code.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ _SHOWN, _FILES_SHOWN = 5, 20  # names of arguments and of files in a message
 class Architecture(Struct, frozen=True):
     """A description of how to build a model, for ``describe_model``.
 
-    ``model``: the live module, its class, or a function that returns such a module. ``arguments``:
+    ``model``: a live module, its class, or a function that returns such a module. ``arguments``:
     maps parameters of the class or function to plain data (texts, numbers, True, None, lists,
-    tuples, dictionaries). None means that there are no arguments, or that the live module's
-    attribute ``mvc_arguments`` has the arguments. ``sources``: additional modules to store, such as
-    ``"nets.plugins"``, because the source text does not show that the code imports these.
+    tuples, dictionaries). If None, the arguments are the attribute ``mvc_arguments`` of the live
+    module; without this attribute, there are none. ``sources``: names of modules to store, such as
+    ``"nets.plugins"``, that the code imports without a visible ``import``.
     """
 
     model: Any
@@ -75,11 +76,11 @@ class Architecture(Struct, frozen=True):
 
 
 class StoredModel(Struct, frozen=True):
-    """The recorded description of a version's model. ``name``: a class or function of ``module``.
+    """The content of ``model.json``. ``name``: a class or function of the Python module ``module``.
 
-    ``weights``: path of the model's state in the version. ``files``: maps the attached names of
-    source files to BLAKE3 hashes. ``packages``: versions of the installed packages that the source
-    files import.
+    ``weights``: the path of the weights in the version. ``files``: maps the names of the attached
+    source files to their BLAKE3 hashes. ``packages``: maps the installed packages that the source
+    files import to their versions.
     """
 
     module: str
@@ -128,8 +129,8 @@ def describe_model(
     """The attachments from which a version's model can be built (docs/models.md).
 
     ``model``: a live module, or an Architecture. ``state``: the state to commit at ``path``, by
-    default the state of the live module. Raises CannotRecord for a model that the attachments could
-    not build.
+    default the state of the live module. Raises CannotRecord if the model could not be built from
+    the attachments.
     """
     stored, files = describe(model, state, path)
     return {NAME: stored.encoded, environment.NAME: environment.capture().encoded, **files}
@@ -247,14 +248,14 @@ def _no_tensor(_: str, name: str) -> NoReturn:
 
 
 _FITS: WeakKeyDictionary[Any, set[tuple[str, int]]] = WeakKeyDictionary()
-"""Calls of a class or function whose result matched the names and shapes of a state."""
+"""Maps a class or function to its calls that ``_check_fit`` has accepted."""
 
 
 def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any]) -> None:
-    """Raises CannotRecord unless the call returns a module with the state's names and shapes.
+    """Raises CannotRecord unless ``target(**arguments)`` builds a module that fits ``state``.
 
-    Makes the call once for each combination of arguments and shapes, without memory for the weights
-    if possible. The random generators are restored.
+    The names and shapes of the tensors must be equal. If possible, the module is built on torch's
+    meta device, which needs no memory for weights.
     """
     import torch
 
@@ -312,9 +313,9 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def read_model(repo: Repository, rev: Rev = "HEAD") -> StoredModel:
-    """The description of a version's model.
+    """The recorded description of a version's model.
 
-    Raises UnknownPath if the version has no description of a model, and DamagedData.
+    Raises UnknownPath if the version has no ``model.json``, and DamagedData.
     """
     commit = repo.find(rev)
     if NAME not in repo.version(commit).attached:
@@ -337,7 +338,10 @@ def attached_bytes(repo: Repository, commit: CommitId, name: str) -> bytes:
 def code_of(
     repo: Repository, commit: CommitId, hashes: Mapping[str, str], packages: Mapping[str, str]
 ) -> StoredCode:
-    """Reads a version's source files, and compares them with their BLAKE3 hashes. Runs no code."""
+    """Reads a version's source files. Raises DamagedData if a file does not have its hash.
+
+    ``hashes``, ``packages``: as ``files`` and ``packages`` of StoredModel.
+    """
     files = {}
     for name, expected in sorted(hashes.items()):
         files[name] = attached_bytes(repo, commit, name)
@@ -349,7 +353,7 @@ def code_of(
 # -- building --------------------------------------------------------------------------
 
 _BUILT: WeakKeyDictionary[Any, Architecture] = WeakKeyDictionary()
-"""The architectures of modules that ``build`` returned, so that these modules can be committed."""
+"""Maps modules that ``build`` returned to their architectures, which ``describe`` uses again."""
 
 
 def build(
@@ -360,11 +364,11 @@ def build(
     version: str,
     trust: bool,
 ) -> torch.nn.Module:
-    """Runs the stored code, which returns a module, and loads the result of ``weights`` into the
-    module.
+    """Runs the stored code, which returns a module. Then loads weights into the module.
 
-    Raises NotTrusted unless ``trust`` is true, before any code runs; CannotBuild if code is missing
-    or fails; DoesNotFit if the weights have other names or shapes than the module.
+    ``weights``: a function that returns the weights. ``version``: its name, for messages. Raises
+    NotTrusted, before any code runs, unless ``trust`` is true; CannotBuild if code is missing or
+    fails; DoesNotFit if the weights have other names or shapes than the module.
     """
     need_torch("building a model")
     import torch
@@ -405,10 +409,10 @@ def build(
 
 
 def adopt_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Converts floating-point parameters and buffers to the stored dtypes.
+    """Converts the floating-point parameters and buffers of ``model`` to their dtypes in ``state``.
 
-    Models are often created in float32 and converted later. If the whole model was converted,
-    buffers that are not stored are converted, too.
+    If ``model`` has one floating-point dtype, and ``state`` another one, converts buffers that are
+    not in ``state``, too.
     """
     import torch
 
@@ -449,12 +453,12 @@ def load_model(
     at: Time | None = None,
     target: str | None = None,
 ) -> torch.nn.Module:
-    """Builds a version's model from its stored code and weights, and returns the model.
+    """Builds a version's model: runs its stored code, and loads its weights.
 
-    ``rev``, ``at`` and ``target`` name the version as for ``Repository.checkout``. This runs the
-    stored code, so it needs ``trust=True``, or a list that contains the version.
-    ``mvc.recipes.code`` and ``mvc.recipes.model`` show the code without running it. Raises
-    UnknownPath if the version has no code, NotTrusted, CannotBuild, DoesNotFit.
+    ``rev``, ``at`` and ``target`` select the version as in ``Repository.checkout``. ``trust``: True
+    permits running the stored code; a list of versions permits running the code of these versions.
+    ``mvc.recipes.code`` returns the code without running it. Raises UnknownPath if the version has
+    no code, NotTrusted, CannotBuild, DoesNotFit.
     """
     commit = repo.find(rev, at=at, target=target)
     stored = read_model(repo, commit)

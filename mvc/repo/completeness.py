@@ -1,7 +1,8 @@
 """Checks that a version has every file of its models.
 
-File names, indexes of sharded models and ONNX graphs say which files a model has. A model must not
-go live if its download was interrupted, or if only a part was committed.
+A model must not go live if its download was interrupted, or if only some of its files were
+committed. The names of shards, the indexes of sharded models and ONNX graphs show which files a
+model has.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def refuse_incomplete(
 ) -> None:
     """Raises BadModelFile if a model is incomplete.
 
-    A model is incomplete if a file is missing, or if a file of the version ``commit`` is invalid.
-    ``files``: maps paths to files on disk, which replace the files of ``commit``. None removes a
-    path. If ``commit`` is forgotten, nothing is checked.
+    A model is incomplete if a file is missing, or if a file of the version ``commit`` is truncated.
+    ``files``: maps paths to files on disk, which replace files of ``commit``. A path that is mapped
+    to None counts as deleted. If ``commit`` is forgotten, nothing is checked.
     """
     with suppress(DamagedData, StateForgotten):
         entries = manifests.of_commit(store, commit).by_path
@@ -56,8 +57,8 @@ def refuse_incomplete(
         def source(path: str) -> AbstractContextManager[Source]:
             if (on_disk := files.get(path)) is not None:
                 return store.fs.open_read(on_disk)
-            # A state committed from Python may have the path of an index, but is never an index. It
-            # and files of other formats are read as an empty JSON object, which names no files.
+            # Only opaque files (such as JSON) and ONNX files can name other files. Any other entry
+            # is read as an empty JSON object, which names no files.
             entry = entries[path]
             read = {"opaque": StoredBytes, "onnx": without_contents}.get(entry.format)
             return nullcontext(read(store.recovery, entry) if read else MemorySource(b"{}"))
@@ -70,10 +71,10 @@ def refuse_incomplete(
 
 
 def _check(paths: Set[str], source: _Open) -> None:
-    """Raises BadModelFile if files are missing in a version with these paths.
+    """Raises BadModelFile if a file is missing from ``paths``, the paths of a version.
 
-    A model may exist in several formats, each with an index. If only the files of one format were
-    downloaded, the indexes of the other formats do not count.
+    A folder may have an index for each of several formats, such as safetensors and PyTorch. If the
+    files of one format are present, an index is ignored if all files that it names are missing.
     """
     named = {path: _named(path, source) for path in sorted(paths)}
     indexes = {path for path in named if _INDEX.fullmatch(path)}
@@ -96,7 +97,7 @@ def _check(paths: Set[str], source: _Open) -> None:
 
 
 def _named(path: str, source: _Open) -> set[str]:
-    """The paths of the files that an index or an ONNX graph names."""
+    """The paths of the files that ``path`` names. Empty unless it is an index or an ONNX graph."""
     names: Iterable[str] = ()
     if _INDEX.fullmatch(path):
         try:

@@ -1,7 +1,7 @@
-"""Counts events since the start of the server, for ``/metrics``.
+"""Counts requests and bytes since the start of ``mvc serve``, for the page ``/metrics``.
 
-The text format is that of Prometheus 0.0.4. A label has one of a few values, and never the name of
-a repository or caller.
+The page is in the text format 0.0.4 of Prometheus. No label has the name of a repository or of a
+caller.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from mvc.version import installed_version
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
-_BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # bounds of the histogram, in seconds
+_BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # seconds, for the histogram of requests
 
 
 class Counters:
@@ -21,7 +21,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.sent = self.received = 0
-        """Number of bytes of sent frames, and of received slices (parts of pushes)."""
+        """Number of bytes in answers with versions, and number of bytes of pushed versions."""
         self._begun = time.time()
         self._requests = Counter[tuple[str, int]]()
         self._outcomes = Counter[str]()
@@ -29,14 +29,14 @@ class Counters:
         self._seconds = defaultdict[str, float](float)
 
     def answered(self, request: str, status: int, outcome: str, seconds: float) -> None:
-        """Counts a request. ``outcome``: the result of an answer in frames, else an empty text."""
+        """Counts a request. ``outcome``: the result of a push or of an answer with versions."""
         self._requests[request, status] += 1
         self._outcomes.update([outcome] if outcome else [])
         self._buckets.update((request, bound) for bound in _BOUNDS if seconds <= bound)
         self._seconds[request] += seconds
 
     def text(self, now: Mapping[str, int]) -> str:
-        """The text with all metrics. ``now``: current values of gauges."""
+        """The text of the page. ``now``: numbers of running requests and of open repositories."""
         requests = {
             f'{{request="{request}",status="{status}"}}': count
             for (request, status), count in sorted(self._requests.items())

@@ -1,4 +1,4 @@
-"""Checks a Recorder's arguments before anything starts; each error names the argument."""
+"""Checks the arguments of a Recorder, which commits versions during a training."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ Params = Mapping[str, Any]
 
 
 class RecorderKeywords(TypedDict, total=False):
-    """Keyword arguments that the callbacks of frameworks pass to their Recorder.
-
-    ``mvc.Recorder`` explains these arguments.
-    """
+    """Keyword arguments of ``mvc.Recorder``, which explains these arguments."""
 
     deploy: str | None
     push: str | None
@@ -51,9 +48,10 @@ class RecorderKeywords(TypedDict, total=False):
 
 
 class RecorderOptions(Struct, frozen=True):
-    """``RecorderKeywords`` in checked form, and where the training starts.
+    """All settings of a Recorder: the values of ``RecorderKeywords``, and settings by mvc itself.
 
-    Requirements given as ``pipeline`` are split into ``pipeline`` (text) and ``max_recovery``.
+    If the keyword ``pipeline`` is a Requirements object, ``pipeline`` is its text here, and
+    ``max_recovery`` its limit of the recovery time.
     """
 
     deploy: str | None = None
@@ -80,15 +78,14 @@ class RecorderOptions(Struct, frozen=True):
     origin: CommitId | None = None
     """The version that the training resumed from."""
     hyper: Params = {}
-    """Hyper-parameters that a framework knows; ``params`` may replace their values."""
+    """Hyper-parameters from a framework. Equal names in ``params`` take precedence."""
     files: Mapping[str, bytes] = {}
-    """Additional files of every version: maps paths relative to the folder of ``name`` to contents.
-    """
+    """Files to add to every version. Maps paths, relative to the folder of ``name``, to bytes."""
     steps: StepNotes | None = None
 
     @classmethod
     def of(cls, keywords: RecorderKeywords, every: int = 1) -> RecorderOptions:
-        """Raises TypeError for an unknown name, and the errors of ``check_options``."""
+        """Checked options. Raises TypeError for an unknown keyword, and as ``check_options``."""
         text, bound = pipeline_and_bound(keywords.get("pipeline"))
         options = cast("dict[str, Any]", keywords) | {"pipeline": text, "max_recovery": bound}
         chosen = cls(**options, every=every)
@@ -97,7 +94,7 @@ class RecorderOptions(Struct, frozen=True):
 
     @property
     def stages(self) -> Pipeline:
-        """The stages of the chosen pipeline; of the pipeline ``lossless`` if none was chosen."""
+        """The parsed pipeline, by default the pipeline ``lossless``."""
         return Pipeline.parse(self.pipeline or "lossless")
 
     @property
@@ -106,16 +103,14 @@ class RecorderOptions(Struct, frozen=True):
         return f"heads/{self.branch}" if self.branch else "HEAD"
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
-        """The metrics of one version: from the Recorder, from the call of ``step``, and the
-        loss.
-        """
+        """The metrics of one version: those of the Recorder, ``metrics`` of a step, and ``loss``."""
         merged = _joined("metrics", self.metrics, metrics)
         if loss is not None:
             merged["loss"] = loss
         return metrics_from(merged)
 
     def settings(self, params: Params | None) -> dict[str, str]:
-        """The params of one version: from the framework, the Recorder, and the call of ``step``."""
+        """The params of one version: those of framework and Recorder, and ``params`` of a step."""
         params_ = {**self.hyper, **params_from(_joined("params", self.params, params))}
         check_values({}, params_)
         return params_
@@ -183,7 +178,7 @@ def check_options(options: RecorderOptions) -> None:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """``value`` as an int of at least ``least``. Raises WrongUsage, which names the argument."""
+    """``value`` as an int. Raises WrongUsage if the argument ``name`` is less than ``least``."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(name, value, "a whole number")
     number = int(value)

@@ -1,8 +1,7 @@
-"""Detects opaque files (files that no parser understands) that are not what they seem.
+"""Detects incomplete and wrong files, such as a truncated checkpoint or a server's error page.
 
-Name or first bytes of such a file claim a format, but the content is incomplete or different. Any
-bytes can be versioned. But a partly written checkpoint, or a server's error page instead of a
-download, must not go live by accident.
+Such a file has the name or the first bytes of a model file, but no parser of mvc understands it. It
+can be committed, because mvc versions any bytes. But it must not go live by accident.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _CHECKS: dict[bytes, Callable[[FileCursor], object]] = {
     _ONNX: onnx.tensors,
     _MSGPACK: lengths.check_msgpack,
     _DCP: lengths.check_dcp,
-    **dict.fromkeys((_TFLITE, _ANYTHING), lambda _: None),  # nothing states the length
+    **dict.fromkeys((_TFLITE, _ANYTHING), lambda _: None),  # the length is unknown
 }
 """Maps a pattern of the first bytes to the check that the file is complete."""
 
@@ -55,7 +54,7 @@ _MODELS = {
     ".distcp": (_DCP, _ANYTHING),
     ".bin": (),
 }
-"""Maps a suffix to the first bytes that such a file may have; empty: any."""
+"""Maps a suffix to patterns of the first bytes. No patterns: the file may begin with any bytes."""
 
 _POINTERS = {
     rb"version https://(?:git-lfs|hawser)\.github\.com/spec/": "git-lfs ('git lfs pull' loads it)",
@@ -71,9 +70,9 @@ _ANSWERS = (
 
 
 def suspicion(source: Source, name: str) -> str | None:
-    """Why the file is incomplete or wrong for its name; None if nothing is suspicious.
+    """The reason why a file is suspicious; None if it is not. ``name``: the path of the file.
 
-    Call it only for files that no parser understood.
+    Call this only for a file that no parser understands.
     """
     head, stem = source.read(0, _HEAD), name.rpartition("/")[2].lower()
     suffix = next((s for s in _MODELS if stem.endswith(s) and stem != s), None)
@@ -95,6 +94,6 @@ def suspicion(source: Source, name: str) -> str | None:
         return error.message
     except (ValueError, struct.error):
         return named
-    except LookupError:  # unsupported: nobody knows whether it is complete
+    except LookupError:  # a variant of the format that cannot be checked
         return None
     return None

@@ -1,6 +1,6 @@
-"""Finds the optimizers of a version: the weights of each state, and the hyperparameters of a step.
+"""Finds optimizer states in the files of a version, so that a commit can predict new weights.
 
-Everything is read from the structure of a file. No class that the file names is looked up. Each
-optimizer is paired with its weights, and with the same optimizer in the previous version. The
-formulas of optimizers are in ``mvc.codecs.optim``.
+Each optimizer is paired with its weights, and with the same optimizer in the previous version.
+``mvc.codecs.optim`` predicts the new weights by the formulas of optimizers. Files are only parsed:
+no class that a file names is imported.
 """

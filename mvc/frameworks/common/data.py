@@ -1,10 +1,9 @@
-"""The data of a training: its amount, how its order is drawn, and whether it draws random numbers.
+"""Facts about data loaders that are needed to resume a training inside an epoch.
 
-To resume inside an epoch, the rows that the interrupted epoch has used must be known. These rows
-are unknown if the number of rows or the batch size has changed. Samples or collators may draw from
-the global random generators, for example for random masks. Then a batch depends on numbers that
-were drawn long before its use, because loaders prefetch. If the used batches are skipped without
-being loaded, these numbers are not drawn, and later batches differ from those of an uninterrupted
+A resumed training skips the batches that the interrupted epoch has used. This works only if the
+number of rows and the batch size have not changed (``compare``). The rows must be shuffled as
+before (``order_seed``, ``order_generator``). If the data draws random numbers, for example for
+masks (``Drawing``), the batches after the skipped batches are not those of an uninterrupted
 training.
 """
 
@@ -24,7 +23,10 @@ Sizes = dict[str, int | None]
 
 
 def sizes(loader: Any) -> Sizes:
-    """The sizes of a loader with the interface of torch's DataLoader. An unknown size is None."""
+    """The number of rows, the batch size and the number of batches of a loader.
+
+    ``loader``: an object like torch's DataLoader. An unknown size is None.
+    """
     batch = getattr(loader, "batch_size", None)
     if batch is None:
         batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
@@ -43,7 +45,7 @@ def _length(sized: Any) -> int | None:
 
 
 def unlike(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Texts about values that differ, for example ``rows: 310, not 320``."""
+    """A text for each recorded value that differs now, for example ``rows: 310, not 320``."""
     return [
         f"{name}: {current.get(name)}, not {value}"
         for name, value in recorded.items()
@@ -58,7 +60,10 @@ def changed(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str
 
 
 def refuse_middle(version: str, differs: list[str]) -> None:
-    """For a version inside an epoch: raises CannotResume if the amount of data differs."""
+    """Raises CannotResume if ``differs``, the result of ``changed``, is not empty.
+
+    ``version``: name of the version, which is inside an epoch.
+    """
     if differs:
         raise CannotResume(
             f"{version} is inside an epoch, and the data have changed: " + ", ".join(differs),
@@ -67,9 +72,10 @@ def refuse_middle(version: str, differs: list[str]) -> None:
 
 
 class Drawing:
-    """Detects whether data draws random numbers.
+    """Detects whether fetching a batch draws from the global random generators.
 
-    ``seen``: whether numbers were drawn between a call of ``watch`` and the next ``check``.
+    Call ``watch`` before a batch is fetched, and ``check`` afterwards. ``seen``: whether any batch
+    has drawn random numbers.
     """
 
     def __init__(self, *, seen: bool = False) -> None:
@@ -77,15 +83,15 @@ class Drawing:
         self._before: tuple[object, ...] | None = None
 
     def watch(self) -> None:
-        """Call it when, from now on, only the data can draw random numbers."""
+        """Remembers the states of the random generators."""
         self._before = None if self.seen else _generators()
 
     def forget(self) -> None:
-        """Call it before code other than the data draws random numbers."""
+        """Call this if other code may draw random numbers before ``check``: cancels ``watch``."""
         self._before = None
 
     def check(self) -> None:
-        """Call it after the next batch was fetched. Sets ``seen`` if random numbers were drawn."""
+        """Sets ``seen`` if random numbers were drawn since ``watch``."""
         if self._before is not None and self._before != _generators():
             self.seen = True
         self._before = None
@@ -101,9 +107,9 @@ def _generators() -> tuple[object, ...]:
 def compare(
     recorded: Sequence[Mapping[str, Any]], loaders: Sequence[Any], *, middle: bool
 ) -> list[str]:
-    """How the loaders' amounts of data differ from the recorded ones.
+    """A text for each size of the loaders that differs from the recorded size.
 
-    With ``middle`` (inside an epoch), raises CannotResume if the amounts differ.
+    With ``middle`` (the version is inside an epoch), raises CannotResume if a size differs.
     """
     pairs = zip(recorded, loaders, strict=False)  # an old version may have no sizes
     differences = [line for then, loader in pairs for line in changed(then, sizes(loader))]
@@ -125,7 +131,7 @@ def set_order_seed(loader: Any, seed: int | None) -> None:
 
 
 def order_generator(loader: Any) -> torch.Generator | None:
-    """The generator from which the program's own sampler or loader draws its order."""
+    """The torch.Generator that shuffles the rows; None if the loader has no generator."""
     if order_seed(loader) is not None:
         return None  # accelerate's sampler is seeded again in every epoch
     generators = (getattr(holder, "generator", None) for holder in (_sampler(loader), loader))
@@ -135,7 +141,7 @@ def order_generator(loader: Any) -> torch.Generator | None:
 
 
 def _sampler(loader: Any) -> Any:
-    """The sampler inside the wrappers that batch it or distribute it among processes."""
+    """The sampler of the rows, without the wrappers for batches or for several processes."""
     sampler: Any = getattr(loader, "batch_sampler", None)
     if sampler is None:
         sampler = getattr(loader, "sampler", None)

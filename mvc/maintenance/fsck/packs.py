@@ -1,7 +1,8 @@
-"""fsck, packs: checks packs, the files with the stored data.
+"""The part of fsck that checks packs, the files with the stored data.
 
-Checks every header and payload of records. A record is a part of a pack; its payloads have the
-data. Finds the ranges of packs that two journal entries name, and the ranges that no entry names.
+A pack consists of records. A record has a header and payloads, which contain the data. A journal
+entry names the regions (ranges of packs) with its records. ``PackCheck`` checks every header and
+payload. It also finds bytes that two entries name, and bytes that no entry names.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from mvc.store.snapshot import PACKS, Snapshot
 
 
 class PackCheck(Struct):
-    """Reads every region (range of a pack) that the journal names. Adds each entry to ``objects``.
+    """Checks packs. Call ``entry`` for each journal entry, and then ``finish``.
 
-    ``catch``: errors of payloads to report as problems. ``ranges``: damaged bytes. ``damaged``:
-    codings (full records or deltas) with a sound header and a damaged payload. ``indexed``: maps
-    the journal offset of an entry to the id prefixes of its records, which the index must have.
+    ``objects``: all entries are added to this graph. ``catch``: the type of payload errors that
+    become ``problems``; other errors are raised. ``ranges``: damaged bytes. ``damaged``: tensors or
+    deltas with a sound header and a damaged payload. ``indexed``: maps the journal offset of an
+    undamaged entry to the first 8 bytes of the ids that its records contain.
     """
 
     snapshot: Snapshot
@@ -40,17 +42,16 @@ class PackCheck(Struct):
     indexed: dict[int, set[bytes]] = field(default_factory=dict)
     _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
     _sizes: dict[int, int | None] = field(default_factory=dict)
-    _missing: dict[int, int] = field(default_factory=dict)  # maps a pack to the bytes that it lacks
+    _missing: dict[int, int] = field(default_factory=dict)  # maps a missing pack to its size
 
     def claim(self, region: Region, recorded: Recorded) -> None:
-        """Notes that the operation of the entry ``recorded`` names the region."""
+        """Remembers that the journal entry ``recorded`` names the region."""
         self._claims.setdefault(region.pack, []).append((region, recorded))
 
     def entry(self, recorded: Recorded) -> int:
-        """Checks the records of one operation.
+        """Checks the records of one journal entry. Returns the number of bytes that were read.
 
-        If a record is damaged, continues with the records after it. Returns the number of bytes
-        read.
+        If a record is damaged, continues with the next record.
         """
         records: list[Placed] = []
         prefixes: set[bytes] = set()
@@ -103,7 +104,7 @@ class PackCheck(Struct):
         return self._sizes[pack]
 
     def finish(self) -> None:
-        """Checks missing packs, ranges claimed twice, damaged pack headers, and unused bytes."""
+        """Reports missing packs, ranges claimed twice, damaged pack headers, and unused bytes."""
         folder = self.snapshot.folder / PACKS
         if self.snapshot.fs.stat(folder) is None:
             why = "the folder with all packs is missing"
@@ -143,14 +144,11 @@ class PackCheck(Struct):
         return max(0, size - used)
 
     def claimed_twice(self) -> Iterator[tuple[Region, Recorded, Recorded]]:
-        """The ranges that two entries claim, among all regions that were read."""
+        """Yields each range of a pack that two entries name, with these entries."""
         return claimed_twice(claim for claims in self._claims.values() for claim in claims)
 
     def _claimed_twice(self) -> None:
-        """Reports ranges that two regions claim.
-
-        One of the two operations has lost its bytes.
-        """
+        """Reports ranges that two entries name. The data of one of these entries is lost."""
         for part, first, second in self.claimed_twice():
             ids = dict.fromkeys(
                 c.id for recorded in (first, second) for c in recorded.entry.commits

@@ -1,4 +1,7 @@
-"""The transport to a repository in a local folder. This process opens the repository itself."""
+"""Fetches from and pushes to a repository in a local folder, which this process opens.
+
+``mvc serve`` uses this transport, too, for the repositories that it serves.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,11 @@ _MARKS = 256  # limit of targets whose live version is cached
 
 
 class FolderTransport:
-    """A transport that several threads may use in parallel. ``scopes``: the caller's permissions.
+    """Reads from and writes to the repository ``store``. Several threads may use it in parallel.
 
-    ``sender``: the name of the token or account that is recorded with pushed entries. By default,
-    it is the account of this process.
+    ``scopes``: the permissions of the caller; empty if everything is permitted. ``sender``: the
+    name of the token or account that is recorded with pushed entries, by default the account of
+    this process.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class FolderTransport:
     def _identity(self) -> tuple[object, ...]:
         folder = self.store.folder
         files = {name: self.fs.stat(folder / name) for name in (FORMAT, JOURNAL, CONFIG)}
-        # The folder is read after the files, because it may be deleted meanwhile.
+        # After the files, so that a folder that is deleted meanwhile counts as missing.
         facts = self.fs.stat(folder)
         missing = [name for name in (FORMAT, JOURNAL) if files[name] is None]
         if facts is None or missing:
@@ -86,7 +90,7 @@ class FolderTransport:
         return facts.device, facts.inode, self.store.snapshot.identity, files[CONFIG]
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """The head of the remote. It is read again only if the journal has changed."""
+        """The refs and properties of the repository, cached until the journal changes."""
         store = self.store
         journal = store.fs.stat(store.folder / JOURNAL)
         with self._lock:
@@ -119,12 +123,12 @@ class FolderTransport:
         return wait_for_change(lambda: self.mark(target)[0], mark, seconds, pause=_POLL)
 
     def mark(self, target: str) -> tuple[str, object]:
-        """As ``LiveMark.now``. Raises InvalidName."""
+        """The mark of the version that is live on ``target``, and a key, as ``LiveMark.now``."""
         with self._lock:
             return self._mark(target).now()
 
     def receive(self, incoming: Slice) -> Received:
-        """As ``receiver.receive``, with the rules for pushes."""
+        """As ``receiver.receive``, with the permissions and the sender of this transport."""
         from mvc.remote.receiving.receiver import receive  # slow, not needed by ``head``
 
         return receive(
@@ -168,15 +172,15 @@ def load_transfers() -> None:
 
 
 def account() -> str:
-    """The account of this process, as a sender."""
+    """The name of this process's account, as it is recorded with pushed entries."""
     return f"account {user_name()}"
 
 
 def _unnamed(store: Store) -> tuple[CommitId, ...]:
-    """The live versions, and the newest versions of a push that was interrupted.
+    """The live versions, and the newest versions of an interrupted push.
 
-    Versions of an interrupted push have no ref yet. They are found only if no operation was
-    recorded after the push.
+    No ref names the versions of an interrupted push. They are found only if the push is the newest
+    operation of the journal.
     """
     pushed, ancestors = set[CommitId](), set[CommitId]()
     for recorded in store.snapshot.newest_first():
@@ -218,7 +222,7 @@ def check_folder(remote: Remote) -> None:
 
 
 def _instead(fs: FileSystem, folder: Path) -> str:
-    """A hint for a folder that is no repository, but may contain repositories."""
+    """A hint for a folder that is not a repository. Names a repository inside it, if any."""
     with suppress(MvcError):
         for name in sorted(fs.list(folder)):
             if fs.stat(folder / name / FOLDER) is not None:

@@ -1,7 +1,8 @@
-"""The working folder: names of tracked paths, the files of a folder, the entry of a file.
+"""Functions for the working folder: they find files, name them, and compute their entries.
 
-Invariant: a tracked name is relative to the repository's root, has '/' between its parts, is in
-Unicode form NFC and passes ``check_path``. So the name means the same file on every system.
+The entry of a file is the record that a commit stores for the file. The name of a tracked file is
+relative to the repository's root, has '/' between its parts, is in Unicode form NFC and passes
+``check_path``. So the name means the same file on every system.
 """
 
 from __future__ import annotations
@@ -49,10 +50,9 @@ def check_worktree(store: Store) -> None:
 def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | None = None) -> str:
     """The name under which ``path`` is tracked. The folder ``root`` has an empty name.
 
-    ``path``: absolute, or relative to ``cwd``. Symbolic links inside the repository are not
-    resolved. With ``fs``, symbolic links that lead to the repository are resolved. Raises
-    InvalidName if ``path`` is outside the repository, or if the name is invalid. With ``fs``,
-    raises InvalidName, too, if another file has the NFC form of the name.
+    ``path``: absolute, or relative to ``cwd``. With ``fs``, ``path`` may lead into the repository
+    through symbolic links. Raises InvalidName if ``path`` is outside the repository, or if the name
+    is invalid. With ``fs``, raises InvalidName if another file has the NFC form of the name.
     """
     shown = printable(str(path))
     absolute = Path(posixpath.normpath(cwd / path))
@@ -90,13 +90,12 @@ def _below(root: Path, path: Path) -> str | None:
 def expand(
     store: Store, paths: Iterable[str | Path], cwd: Path, tracked: Mapping[str, FileEntry]
 ) -> tuple[list[str], list[str]]:
-    """Two sorted lists: the files that ``paths`` mean, and the ``tracked`` paths without a file.
+    """Two sorted lists: the files that ``paths`` select, and the selected paths without a file.
 
-    A folder in ``paths`` means the files in the folder. Ignored files in a folder are included only
-    if they are tracked. A state that was committed from Python and has no file is not in the second
-    list if only its folder is named. A file that is named is included even if it is ignored. Raises
-    UnknownPath if another path does not exist, or if a folder has a dead link; InvalidName if a
-    path is invalid.
+    A file is selected even if it is ignored. A folder selects the files in the folder, but ignored
+    files only if they are tracked. A ``tracked`` path whose file is missing is in the second list.
+    But a state that was committed from Python needs no file, so a folder does not add it. Raises
+    UnknownPath for a path that does not exist and is not tracked, and for a dead link; InvalidName.
     """
     check_worktree(store)
     fs, files, missing = store.fs, set[str](), set[str]()
@@ -157,10 +156,7 @@ def dead_link(name: str) -> UnknownPath:
 def sorted_files_in(
     fs: FileSystem, root: Path, folder: str = "", *, linked: set[str] | None = None
 ) -> list[FoundFile]:
-    """As ``files_in``, sorted by name. Raises UnknownPath for a dead link.
-
-    Commits need this error, because a model would be incomplete without the target of the link.
-    """
+    """As ``files_in``, sorted by name. Raises UnknownPath for a dead link."""
     dead: set[str] = set()
     files = sorted(files_in(fs, root, folder, dead, linked=linked), key=lambda file: file.name)
     if dead:
@@ -176,19 +172,18 @@ def files_in(
     *,
     linked: set[str] | None = None,
 ) -> Iterator[FoundFile]:
-    """Yields every file below ``folder`` that is not ignored, unsorted, named relative to ``root``.
+    """Yields every file below ``folder`` that is not ignored, unsorted. Names begin at ``root``.
 
-    ``folder`` itself is read even if a rule ignores ``folder``. Symbolic links are followed. A
-    folder that contains itself through a link is read once. Skips temporary files and reports of
-    mvc, special files, dead links and version control folders. ``dead``: a set to which the names
-    of dead links that are not ignored are added. ``linked``: a set to which names of links to
-    folders are added; with ``linked``, such links are not followed.
+    ``folder`` is read even if a rule ignores ``folder``. Skips temporary files and reports of mvc,
+    special files, dead links and version control folders. ``dead``: the names of skipped dead links
+    are added to this set. Symbolic links are followed. With the set ``linked``, links to folders
+    are not followed, but their names are added to ``linked``.
     """
     ignore = Ignore()
     parts = folder.split("/") if folder else []
     for depth in range(len(parts)):
         ignore = _with_rules(fs, root, "/".join(parts[:depth]), ignore)
-    # Each folder has the rules of the folders above it, and the (device, inode) of these folders.
+    # Folders to read, each with the ignore rules and the (device, inode) of all folders above it.
     waiting: list[tuple[str, Ignore, frozenset[tuple[int, int]]]] = [(folder, ignore, frozenset())]
     while waiting:
         at, ignore, above = waiting.pop()
@@ -251,15 +246,15 @@ def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Igno
 
 
 def is_python_state(entry: FileEntry) -> bool:
-    """Whether a path is a state from Python, which has no file until a checkout writes one."""
+    """Whether ``entry`` is a state that was committed from Python, so that it may have no file."""
     return entry.format == "state"
 
 
 def entry_of(store: Store, name: str, like: FileEntry | None = None) -> FileEntry:
     """The entry that a commit of the file ``name`` would store now. Stores nothing.
 
-    ``like``: the entry with which the caller compares the result. Raises UnknownPath if there is no
-    such file; SourceChanged if the file changes meanwhile.
+    ``like``: an entry. If the file has the same bytes as ``like``, it gets the tensors of ``like``.
+    Raises UnknownPath if the file does not exist; SourceChanged if it changes while it is read.
     """
     return entry_at(store.fs, store.root / name, name, like)
 
