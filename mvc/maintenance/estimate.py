@@ -1,6 +1,4 @@
-"""Estimates how a commit would store a blob (a tensor's bytes), by encoding one piece
-of the blob.
-"""
+"""Estimates how a commit would store a tensor, by encoding one piece of the tensor's bytes."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ def sampled(
     *,
     start: int = 0,
 ) -> Choice:
-    """The coding (in full or as a delta) that a commit would choose for the piece at byte
-    ``start``.
+    """How a commit would store the piece of ``blob`` at byte ``start``: in full or as a delta.
 
-    ``blob``, ``base``: an id with its dtype and shape. The result includes the estimated size.
+    ``blob``, ``base``: id, dtype and shape of the tensor, and of the tensor from which to compute a
+    delta. The result includes the estimated size.
     """
     spec, under = blob[1], None
     if base is not None and lines_up(base[1], spec, start):

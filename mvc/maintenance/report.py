@@ -1,4 +1,4 @@
-"""Reports of fsck and repair."""
+"""The results of ``mvc fsck`` (a check of the stored data) and of ``mvc fsck --repair``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from mvc.ids import CommitId
 
 
 class Problem(Struct, frozen=True):
-    """One damaged thing.
+    """One damaged object. ``object``: its id or file name. ``where``: its location.
 
-    ``versions``, ``tensors`` ("path: key"): the versions and tensors that the damage affects.
-    ``kind``: format, journal, record, payload, pack, region (a range that two operations claim),
-    reference, manifest, lost (an object or entry), content (an object decodes to other bytes),
-    index. ``object``: the damaged thing. ``where``: its location. ``also``: if several objects
-    share the damaged payload, the ids of all these objects, including ``object``; else empty.
+    ``kind``: format, journal, record, payload, pack, region (a range of bytes that two operations
+    name), reference, manifest, lost (an object or entry), content (an object decodes to wrong
+    bytes), index. ``versions``, ``tensors`` ("path: key"): the affected versions and tensors.
+    ``also``: if several objects share a damaged payload, the ids of all these objects.
     """
 
     kind: str
@@ -27,18 +26,17 @@ class Problem(Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[bytes, ...]:
-        """Ids of the objects in the damaged payload; empty unless the kind is payload."""
+        """Only for the kind payload: ids of the objects in the damaged payload."""
         return self.also or (bytes.fromhex(self.object),)
 
 
 class FsckReport(Struct, frozen=True):
-    """Result of a check. ``notes`` are not damage: leftovers of interrupted work, advice.
+    """Result of a check. ``problems``: all damage. ``notes``: advice, and files without use.
 
-    ``checked_bytes``: size of journal and packs, with ``full`` plus the size of recovered objects.
-    ``forgotten``, ``absent``: how many ``versions`` have no state because they are forgotten or
-    absent. This is no damage. ``lost``: versions with data that cannot be recovered; without
-    ``full``, only checksums decide this. A version whose journal entry is lost counts in
-    ``versions`` and in ``lost`` if another entry names it.
+    ``full``: whether every object was decoded, not only checksums compared. ``entries`` to
+    ``objects``: how many were checked. ``checked_bytes``: number of bytes that were read, with
+    ``full`` plus the size of the decoded objects. ``forgotten``, ``absent``: how many versions are
+    forgotten or absent, which is no damage. ``lost``: versions that cannot be recovered completely.
     """
 
     problems: tuple[Problem, ...]
@@ -59,7 +57,7 @@ class FsckReport(Struct, frozen=True):
 
 
 class Healed(Struct, frozen=True):
-    """One repaired thing. ``source``: from where its sound bytes were read.
+    """One repaired object. ``source``: the data from which it was repaired.
 
     ``kind``: format, journal, pack, region, object, manifest, statement or index. ``name``: the id
     of an object in hexadecimal, or the name of an operation, entry or file.
@@ -71,9 +69,9 @@ class Healed(Struct, frozen=True):
 
 
 class Quarantined(Struct, frozen=True):
-    """``length`` damaged bytes that were copied to ``file`` in the quarantine.
+    """``length`` damaged bytes that were copied to ``file`` in the folder ``quarantine``.
 
-    ``why``: the damage.
+    ``why``: the error that showed the damage.
     """
 
     file: str
@@ -82,10 +80,10 @@ class Quarantined(Struct, frozen=True):
 
 
 class Repaired(Struct, frozen=True):
-    """What a repair did. ``after``: the report of a check after the repair.
+    """Result of a repair. ``after``: the report of a check after the repair.
 
-    ``freed``: bytes of deleted leftovers. ``lost``: None unless the index was rebuilt without
-    journal entries that are lost; then the name of these entries.
+    ``freed``: number of bytes of deleted unused files. ``lost``: only if the index was rebuilt and
+    journal entries are lost: the name of these entries.
     """
 
     healed: tuple[Healed, ...]

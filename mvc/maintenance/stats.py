@@ -1,4 +1,8 @@
-"""stats: contents and cost of the repository and of each version, and estimated recovery times."""
+"""Computes the figures of ``mvc stats``: sizes, and times to recover versions.
+
+The storage graph has a *row* for each stored piece of an object: a full piece or a delta. A *slot*
+is the number of a content (the data of a tensor).
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,9 @@ _KINDS = ("full", "delta", "metadata")
 
 
 class Predictions(Struct, frozen=True):
-    """``contents``: how many contents are stored as an optimizer's step from the previous version.
+    """Tensors that are stored as an optimizer's step from the previous version.
 
-    ``bytes``: the stored size of these contents.
+    ``contents``: how many. ``bytes``: their stored size.
     """
 
     contents: int
@@ -39,22 +43,21 @@ class Predictions(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """Figures of a repository. Sizes are bytes, times estimated seconds.
+    """Figures of a repository. All sizes are in bytes, and all times are estimated seconds.
 
-    ``bytes``: maps a kind to its bytes on disk; the kinds are full, delta, metadata (manifests,
-    skeletons, record headers), journal, index. ``raw_bytes``: the size of all files of all versions
-    as plain copies. ``ratio``: stored / raw, 0 if empty. ``tensors``: how many distinct tensors.
-    ``reset_points``: how many versions store all their tensors in full. ``deltas_*``: how many
-    deltas must be applied to recover a version's tensor with the most deltas. ``recovery_*``: the
-    time from opening the repository until the files of a version are written. ``*_worst`` and
-    ``*_mean`` are over all stored versions.
+    ``bytes``: size on disk by kind: full, delta, metadata, journal, index. ``stored_bytes``: their
+    sum. ``raw_bytes``: the size of all files of all versions as plain copies. ``ratio``:
+    ``stored_bytes`` / ``raw_bytes``. ``tensors``: how many distinct tensors. ``reset_points``: how
+    many versions store all their tensors in full. ``deltas_*``: the largest number of deltas that
+    must be decoded for one tensor of a version. ``recovery_*``: the time from opening the
+    repository until the files of a version are written. ``*_worst``, ``*_mean``: the maximum and
+    the mean of all versions.
 
-    ``versions`` includes ``forgotten`` and ``absent`` (received without state) versions.
-    ``dropped``: versions whose weights only a recipe can restore; ``recovery_*`` does not include
-    these versions. ``kinds``: maps ``VersionStats.kind`` to the number of versions. ``price``:
-    seconds of one recovery of every version, plus the size of the packs times
-    ``store.storage_weight``; None without that setting. ``predicted``: None if no tensor is stored
-    as an optimizer's step.
+    ``versions`` includes ``forgotten`` and ``absent`` versions. ``dropped``: how many versions have
+    weights that only a recipe can restore; ``recovery_*`` excludes these versions. ``kinds``: maps
+    ``VersionStats.kind`` to the number of versions. ``price``: the seconds to recover every version
+    once, plus the size of the packs in GB times the setting ``store.storage_weight``; None without
+    this setting. ``predicted``: None if no tensor is stored as an optimizer's step.
     """
 
     versions: int
@@ -82,7 +85,7 @@ class Stats(Struct, frozen=True):
 
 
 def stats(store: Store, config: Config, progress: Progress | None = None) -> Stats:
-    """Reads the journal, every record's header and every manifest, but no tensor.
+    """The figures of a repository. Reads metadata, but no tensor.
 
     ``progress`` counts bytes of the journal.
     """
@@ -92,7 +95,7 @@ def stats(store: Store, config: Config, progress: Progress | None = None) -> Sta
 def by_version(
     store: Store, config: Config, progress: Progress | None = None
 ) -> tuple[Stats, dict[CommitId, VersionStats]]:
-    """As ``stats``; also returns the figures of every version that is not forgotten."""
+    """The figures of a repository, and of every version that is not forgotten."""
     total, figures = retry_on_rewrite(
         store.snapshot, lambda: _read_figures(store, config, progress)
     )
@@ -146,7 +149,7 @@ def _read_figures(
 
 
 def _predicted_rows(graph: StorageGraph) -> Integers:
-    """The rows (codings) of the graph that are an optimizer's step."""
+    """The rows that are stored as an optimizer's step."""
     kinds = [n for text, n in graph.texts.items() if Coding(text).predicted]
     return np.flatnonzero(graph.sound & np.isin(column(graph.forms), kinds))
 
@@ -160,10 +163,10 @@ def _predictions(graph: StorageGraph) -> Predictions | None:
 
 
 def _seconds(graph: StorageGraph, rates: Rates) -> NDArray[np.float64]:
-    """For each row (coding) of the graph: the seconds to read and decode its payload."""
+    """For each row: the seconds to read and decode its bytes."""
     contents, kinds, texts = graph.contents, column(graph.forms), list(graph.texts)
     sizes, shares = graph.sizes.astype(np.float64), _shares(graph)
-    widths = np.array([*map(width_of, contents.known_specs), 0])  # last: objects without a spec
+    widths = np.array([*map(width_of, contents.known_specs), 0])  # 0: no spec
     specs = np.full(len(graph) + 1, len(widths) - 1, np.int32)
     specs[graph.numbers(contents.ids)] = column(contents.specs)
     width, seconds = widths[specs[graph.object]], np.zeros(len(kinds))
@@ -176,9 +179,9 @@ def _seconds(graph: StorageGraph, rates: Rates) -> NDArray[np.float64]:
 
 
 def _shares(graph: StorageGraph) -> NDArray[np.float64]:
-    """For each row (coding) of the graph: the stored bytes of its payload.
+    """For each row: the number of its stored bytes.
 
-    In a group (codings that share one payload), this is the coding's part.
+    The rows of a group are stored together. The bytes of a group are divided among its rows.
     """
     record, sizes, stored = graph.records_by_row, graph.sizes, column(graph.payloads)
     raw, total = (np.bincount(record, values)[record] for values in (sizes, stored))
@@ -187,9 +190,7 @@ def _shares(graph: StorageGraph) -> NDArray[np.float64]:
 
 
 class _SharedPayloads:
-    """Which payloads are shared on the cheapest paths, and the seconds to decode a
-    shared payload.
-    """
+    """Computes decoding times, if several rows may share a payload (a group)."""
 
     def __init__(self, graph: StorageGraph, seconds: NDArray[np.float64]) -> None:
         self._rows, self._before = graph.last_steps
@@ -197,7 +198,7 @@ class _SharedPayloads:
         self._grouped, self._ends, self._graph = graph.groups, graph.rows, graph
 
     def step(self, node: int) -> tuple[int, Part, int | None, list[int]]:
-        """The argument ``last_step`` of ``decoded``."""
+        """The function ``last_step`` for ``decoded``, which describes it."""
         graph, row = self._graph, int(self._rows[node])
         record, before = int(self._records[row]), int(self._before[node])
         part = float(self._seconds[row]), record if self._grouped[record] else None
@@ -206,7 +207,7 @@ class _SharedPayloads:
         return int(graph.sizes[row]), part, None if before < 0 else before, inputs
 
     def group_seconds(self, record: Hashable) -> float:
-        """CPU seconds to decode a group: the payload that several codings share."""
+        """CPU seconds to decode the payload of a group."""
         assert isinstance(record, int)
         return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
 
@@ -214,11 +215,10 @@ class _SharedPayloads:
 class _Figures:
     """Figures of versions that are not forgotten, oldest first.
 
-    One item per version: ``versions`` (the number of its manifest), ``deltas`` (to apply for the
-    tensor that needs most), ``seconds`` (to recover it), ``full`` (whether it is a reset point).
-    ``tensors``: how many distinct tensors. ``dropped``: maps a version to how its weights are
-    restored. ``mentions``: manifest and slot (number of a content) of every mentioned content.
-    ``reuses``: for each manifest whether an earlier manifest has some of its contents.
+    Arrays with one item per version: ``versions`` (number of the manifest), ``deltas`` (largest
+    number of deltas for a tensor), ``seconds`` (recovery time), ``full`` (whether it is a reset
+    point). ``mentions``: two arrays, with the manifest and the slot of each content of each
+    manifest. ``reuses``: for each manifest, whether it has contents of an earlier manifest.
     """
 
     def __init__(
@@ -265,9 +265,7 @@ class _Figures:
         return kinds
 
     def seconds_of(self, id_: CommitId) -> float:
-        """Seconds to recover a version. For dropped weights: seconds to recover their base and to
-        train.
-        """
+        """Seconds to recover a version, including the training of dropped weights."""
         seconds, current = 0.0, id_
         while (dropped := self.dropped.get(current)) is not None:
             seconds += dropped.seconds
@@ -308,10 +306,9 @@ class _Figures:
 
 
 def _bytes_in_packs(graph: StorageGraph, skeletons: Integers) -> Integers:
-    """Bytes in packs: one row per version of the history, one column per kind.
+    """Number of stored bytes in packs, as a table with a line per version and a column per kind.
 
-    One more row, at the end, is for operations without versions. ``skeletons``: objects that count
-    as metadata, as manifests and headers do.
+    The last line is for operations without versions. ``skeletons``: objects to count as metadata.
     """
     homes = column(graph.history.homes)
     is_skeleton = np.zeros(len(graph), np.bool_)
@@ -327,9 +324,7 @@ def _bytes_in_packs(graph: StorageGraph, skeletons: Integers) -> Integers:
 
 
 def _once(manifest: Integers, slot: Integers, which: Flags, slots: int) -> tuple[Integers, ...]:
-    """Manifest and slot of each mention in ``which``. If a manifest repeats a content, it counts
-    once.
-    """
+    """Manifest and slot of each mention that ``which`` selects, without repetitions."""
     keys = (manifest * slots + slot)[which]
     _, first = np.unique(keys, return_index=True)
     return np.divmod(keys[np.sort(first)], max(1, slots))
@@ -343,10 +338,10 @@ def _furthest(groups: Integers, depths: Integers) -> Integers:
 
 
 class _Pieces:
-    """The pieces of every slot (number of a content).
+    """The pieces of every content. Arrays with one item per slot (number of a content):
 
-    One item per slot: ``depth`` (how many deltas to apply), ``full`` (whether every piece is stored
-    in full).
+    ``depth``: the largest number of deltas to decode for a piece. ``full``: whether every piece is
+    stored in full.
     """
 
     def __init__(self, graph: StorageGraph, objects: Integers, rates: Rates) -> None:
@@ -375,15 +370,15 @@ class _Pieces:
         self._depths = depths
 
     def sources(self, graph: StorageGraph) -> Integers:
-        """For each slot: the row of the full record from which its deepest piece is decoded.
+        """For each slot: the row of the full piece from which decoding begins; -1 if it is lost.
 
-        The deepest piece is the piece with the most deltas on its path. -1 if it is lost.
+        If a content has several pieces, the piece with the most deltas counts.
         """
         nodes = self._nodes[_furthest(self._slots, self._depths)]
         return np.where(nodes < 0, -1, graph.sources[nodes])
 
     def works(self, slots: Iterable[int]) -> Iterable[tuple[int, float]]:
-        """(bytes, seconds to decode) of the pieces of some slots, all in one version."""
+        """(number of bytes, seconds to decode) of each piece of ``slots``, all in one version."""
         groups = self._groups
         if groups is None:
             return ((nbytes, self._costs[at]) for nbytes, at in self._parts(slots))
@@ -392,7 +387,7 @@ class _Pieces:
         return together(decoded(nodes, groups.step), groups.group_seconds)
 
     def _parts(self, slots: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """(bytes, position) of the pieces of some slots."""
+        """(number of bytes, position in ``_nodes``) of each piece of ``slots``."""
         for slot in slots:
             left = self._sizes[self._specs[slot]]
             for at in range(self._begins[slot], self._begins[slot + 1]):
@@ -401,7 +396,7 @@ class _Pieces:
 
 
 def _distinct(objects: Integers, slots: Integers, contents: Contents) -> int:
-    """The number of distinct objects in some slots. Lost objects count, too."""
+    """The number of distinct objects of ``slots``, including lost objects."""
     numbers = objects[slots]
     lost = {contents.id_of(slot) for slot in slots[numbers < 0].tolist()}
     return int(np.count_nonzero(np.bincount(numbers[numbers >= 0]))) + len(lost)

@@ -1,9 +1,8 @@
-"""Counts reads of versions, which are called queries (section 3.1 of the VSOL paper).
+"""Counts how often users read the state or a file of each version. Such a read is a *query*.
 
-A query is a read of a version's state or file by a user, with any command. The commands ``forget
---unqueried`` and ``repack --add-queried`` use the counts. Counts may be incomplete: new counts are
-appended without a flush, omitted if the file cannot be written, and ignored if they are damaged.
-docs/format.md describes the file ``queries``.
+The commands ``forget --unqueried`` and ``repack --add-queried`` use the counts. The counts may be
+too low, because a query is not counted if the file ``queries`` cannot be written, or if a crash or
+damage loses its row. docs/format.md describes the file.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ QUERIES, LOCK = "queries", "queries.lock"
 _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit
 _CHECK = 4
 _SIZE = _ROW.size + _CHECK
-FOLD_AT = 1 << 20  # each time the file has grown by so many bytes, its rows are merged
-_MOST = 1 << 26  # the most bytes that are read: rows of over a million versions
+FOLD_AT = 1 << 20  # rows are merged each time the file has grown by this number of bytes
+_MOST = 1 << 26  # the largest size of the file in bytes
 _COUNT = (1 << 32) - 1
 _WAIT = 0.05  # seconds to wait for another process when counting
 _WAIT_TO_DROP = 5.0
-_TOGETHER = 1000  # versions of an iteration that are counted in one write
-_START = CommitId(bytes(32))  # the row with this id has the time at which recording began
+_TOGETHER = 1000  # number of versions that ``counted`` collects for one write
+_START = CommitId(bytes(32))  # the row with this id has the time of the first count
 
 State = TypeVar("State")
 
@@ -52,7 +51,10 @@ class Queried(Struct, frozen=True):
 
 
 class Queries(Struct, frozen=True):
-    """``asked``: counts by version. ``since_ns``: start of recording in ns since 1970, or None."""
+    """All counts. ``asked``: maps versions to their counts.
+
+    ``since_ns``: when counting began, in ns since 1970; None if nothing was counted yet.
+    """
 
     since_ns: int | None
     asked: Mapping[CommitId, Queried]
@@ -60,7 +62,7 @@ class Queries(Struct, frozen=True):
     def most(self, count: int, among: Collection[CommitId]) -> list[CommitId]:
         """The ``count`` versions of ``among`` with the most queries.
 
-        If two versions have equally many queries, the version with the newer query comes first.
+        Of versions with equally many queries, the version with the newest query comes first.
         """
         known = [(queried.count, queried.last_us, id_) for id_, queried in self.asked.items()]
         return [id_ for *_, id_ in sorted(known, reverse=True) if id_ in among][:count]
@@ -74,10 +76,10 @@ def queries(store: Store) -> Queries:
 
 
 def note(store: Store, commits: Collection[CommitId]) -> None:
-    """Counts one query for each of ``commits``. The first call starts recording.
+    """Counts one query for each of ``commits``.
 
-    Never fails. Waits at most 50 ms for other processes. If the counts cannot be written, the
-    counts are omitted.
+    Never fails: if the file cannot be written, or is locked for more than 50 ms, nothing is
+    counted.
     """
     if not store.writable:
         return
@@ -98,7 +100,7 @@ def note(store: Store, commits: Collection[CommitId]) -> None:
 def counted(
     store: Store, versions: Iterator[tuple[Commit | Deployed, State]]
 ) -> Iterator[tuple[Commit | Deployed, State]]:
-    """Yields ``versions``. Each version is counted after its state was yielded."""
+    """Yields ``versions``, and counts a query for each version whose state was yielded."""
     waiting: list[CommitId] = []
     try:
         for version, state in versions:
@@ -114,7 +116,7 @@ def counted(
 
 
 def drop_rows(store: Store, deleted: Set[CommitId]) -> None:
-    """Deletes the rows of forgotten or deleted versions. If the write fails, the rows remain."""
+    """Deletes the counts of the versions ``deleted``. If the write fails, the counts remain."""
     fs, folder = store.fs, store.folder
     path = folder / QUERIES
     with suppress(MvcError):
@@ -126,7 +128,10 @@ def drop_rows(store: Store, deleted: Set[CommitId]) -> None:
 
 
 def _fold(store: Store, deleted: Set[CommitId] = frozenset()) -> None:
-    """Merges the rows of each version. If the first row was damaged, recording starts now."""
+    """Merges the rows of each version into one row, and leaves out the versions ``deleted``.
+
+    If the row with the start time is missing, the start time becomes now.
+    """
     path = store.folder / QUERIES
     rows = _read(store.fs, path)
     start = rows.pop(_START, Queried(0, store.now_ns() // 1000))

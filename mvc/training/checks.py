@@ -103,14 +103,14 @@ class RecorderOptions(Struct, frozen=True):
         return f"heads/{self.branch}" if self.branch else "HEAD"
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
-        """The metrics of one version: those of the Recorder, ``metrics`` of a step, and ``loss``."""
+        """The metrics of one version: those of the Recorder, those of a step, and the loss."""
         merged = _joined("metrics", self.metrics, metrics)
         if loss is not None:
             merged["loss"] = loss
         return metrics_from(merged)
 
     def settings(self, params: Params | None) -> dict[str, str]:
-        """The params of one version: those of framework and Recorder, and ``params`` of a step."""
+        """The params of one version: those of the framework, the Recorder and a step."""
         params_ = {**self.hyper, **params_from(_joined("params", self.params, params))}
         check_values({}, params_)
         return params_

@@ -1,8 +1,9 @@
-"""The git work tree around a repository: git's commit, and how files differ from this commit.
+"""Reads the state of the code, if an mvc repository is inside a git work tree.
 
-The commit is read from git's files. If git is installed, it computes the difference. The work tree
-may belong to another person. So git runs with options that prevent commands in the settings of the
-work tree.
+A version records git's commit, and whether files differ from this commit. This module reads the
+commit from git's files, and runs git to compute the difference. The settings of a work tree may
+name commands. The work tree may belong to another person, so git runs with options that disable
+such commands.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ QUICK_SECONDS = 0.2  # if git takes longer, its answer is cached
 _SHARE = 20  # an answer is cached for 20 times the seconds that git took
 _CHUNK = 1 << 16
 
-# Changes inside submodules are ignored: git would run a second git there, with settings of the
-# submodule.
+# Changes inside submodules are ignored, because git would run commands of a submodule's settings.
 _DIFF = (
     *("diff", "--no-ext-diff", "--no-textconv", "--no-color"),
     *("--ignore-submodules=dirty", "--submodule=short"),
 )
-_CAREFUL = {  # no command, no hook, no network
+_CAREFUL = {  # git must use no network, take no lock and ask for no password
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -50,9 +50,9 @@ _MAX_LISTED = 1 << 16  # the largest length of git's list of filters in bytes
 
 
 class GitCode(Struct, frozen=True):
-    """``commit``: git's HEAD, or empty.
+    """The state of the code. ``commit``: the id of git's HEAD; empty without a git work tree.
 
-    ``dirty``: whether tracked files differ from this commit, or git did not answer. ``patch``: the
+    ``dirty``: whether tracked files differ from the commit; also True if git failed. ``patch``: the
     difference, if the caller requested a patch. ``problem``: why a requested patch is missing.
     """
 
@@ -63,9 +63,9 @@ class GitCode(Struct, frozen=True):
 
 
 def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, retry: bool = False) -> GitCode:
-    """The state of the code in ``folder``. If git is not installed, the code counts as unchanged.
+    """The state of the code in ``folder``. If git is not installed, ``dirty`` is False.
 
-    ``retry``: try to make a patch again, even if this has failed recently.
+    ``patch``: compute the difference, too. ``retry``: do not return a cached failure.
     """
     commit = git_commit(fs, folder)
     if not commit:
@@ -83,7 +83,7 @@ def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, retry: bool =
 
 
 _slow: dict[tuple[Path, bool], tuple[GitCode, float]] = {}
-"""Answers of a slow git, each with its expiry time, so that git runs at most 5 % of the time."""
+"""Cached results of slow calls of git, each with its expiry time."""
 
 
 def _code_in(folder: Path, commit: str, *, patch: bool) -> GitCode:
@@ -106,10 +106,7 @@ def _code_in(folder: Path, commit: str, *, patch: bool) -> GitCode:
 
 
 class _Git:
-    """Read-only calls of git in one folder, within five seconds.
-
-    All methods raise IoFailed if git does not answer.
-    """
+    """Runs git in one folder. All methods raise IoFailed if git fails or takes too long."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program, self._folder = program, folder
@@ -137,7 +134,7 @@ class _Git:
         return code == 1
 
     def patch(self) -> bytes:
-        """The difference. Raises WrongUsage if the difference is too large for an attachment."""
+        """The output of ``git diff HEAD``. Raises WrongUsage if it is too large to be recorded."""
         arguments = (*_DIFF, "--binary", "--full-index", "HEAD", "--")
         code, text = self._ask(arguments, MAX_ATTACHED_BYTES)
         if len(text) > MAX_ATTACHED_BYTES:
@@ -150,7 +147,7 @@ class _Git:
         return text
 
     def _ask(self, arguments: Sequence[str], most: int) -> tuple[int, bytes]:
-        """Exit status and output of git. If it writes more than ``most`` bytes, git is killed."""
+        """Exit status and output of git. Kills git if the output has more than ``most`` bytes."""
         import subprocess
 
         try:
@@ -211,10 +208,10 @@ def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def _filters(listed: bytes) -> set[str]:
-    """The filters that the repository configures, without filters of the user's settings.
+    """The names of the filters in the settings of the work tree, but not in the user's settings.
 
-    Raises IoFailed if the repository has too many filters or has commands for git-lfs, or if git is
-    too old to read settings from environment variables.
+    ``listed``: output of git. Raises IoFailed if the work tree has too many filters or has commands
+    for git-lfs, or if git is too old to read settings from environment variables.
     """
     if len(listed) > _MAX_LISTED:
         raise _no_answer("the repository has too many filters")

@@ -1,10 +1,10 @@
-"""The journal: append-only, hash-linked, every entry written twice (docs/format.md, "Journal").
+"""Encodes and reads the entries of the journal (docs/format.md, "Journal").
 
-An operation takes effect when its entry is durable. An entry is stored as two equal *frames*, its
-copies. A frame has a header, the entry's bytes and a checksum. If one copy is damaged, the
-undamaged copy is read. Bytes at the end of the file without a valid frame are an interrupted write.
-An entry with two damaged copies is lost. Lost entries in a row are a *gap*. Undamaged entries after
-a gap are read, but the caller must check whether the lost entries could change the answer.
+The journal is a file to which each operation, such as a commit, appends one entry. An entry is
+stored as two equal *frames*, its copies. A frame has a header, the bytes of the entry and a
+checksum. The header has the checksum of the previous entry. If one copy is damaged, the other copy
+is read. If both copies are damaged, the entry is lost. Consecutive lost entries are a *gap*. Bytes
+without a valid frame at the end of the file are an interrupted write, and are ignored.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _MAGIC = b"mvJ1"
 _HEAD = struct.Struct("<4sIQ16s")
 _CHECK = 16
 OVERHEAD = _HEAD.size + _CHECK
-"""Bytes of a frame in addition to its payload, the entry's bytes."""
-_EFFORT = 8  # maximum of hashed bytes, per byte that is searched for frames
+"""Number of bytes in a frame without the bytes of the entry (the payload)."""
+_EFFORT = 8  # a search for frames in n bytes hashes at most 8 n bytes
 
 
 _JournalBytes: TypeAlias = ReadFile | ReadAhead | WriteFile
 
 
 class Position(Struct, frozen=True):
-    """A point between two entries. ``offset``: in bytes. ``sequence``: number of the next entry.
+    """A position between two entries of the journal, as ``offset`` in bytes.
 
-    ``chain``: checksum of the previous entry.
+    ``sequence``: number of the entry after this position. ``chain``: checksum of the entry before.
     """
 
     offset: int
@@ -47,7 +47,11 @@ GENESIS = Position(0, 0, bytes(16))
 
 
 class Recorded(Struct, frozen=True):
-    """An entry and its position in the journal. ``copies``: how many of its frames are sound."""
+    """An entry in the journal. ``offset``: its position. ``sequence``: its number.
+
+    ``after``: the position after the entry. ``copies``: how many of its two copies are undamaged.
+    ``check``: its checksum.
+    """
 
     entry: Entry
     offset: int
@@ -58,22 +62,21 @@ class Recorded(Struct, frozen=True):
 
     @property
     def half(self) -> int:
-        """Bytes of one copy."""
+        """Number of bytes of one copy."""
         return (self.after.offset - self.offset) // 2
 
 
 _Frame = tuple[bytes, int, bytes, bytes]
-"""Content of a frame: payload, number of the entry, the previous entry's and its own checksum."""
+"""The entry's bytes, the entry's number, the checksum of the previous entry, its own checksum."""
 _Linked = tuple[Recorded, bytes]
-"""An entry, and the checksum of the previous entry, which its frame contains."""
+"""An entry, and the checksum of the previous entry according to the header of the frame."""
 
 
 class Gap(Struct, frozen=True):
-    """Lost entries: from ``start`` up to the undamaged entry at ``after``.
+    """Consecutive lost entries. ``start``: the position of the first lost entry.
 
-    The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, if they were used at
-    all: after gc or repack, numbers may be missing. ``after.chain`` is the checksum of the entry
-    before the undamaged one, whose frame contains this checksum.
+    ``after``: the position of the next undamaged entry. ``after.chain`` is read from the header of
+    this undamaged entry.
     """
 
     start: Position
@@ -81,7 +84,7 @@ class Gap(Struct, frozen=True):
 
     @property
     def numbers(self) -> range:
-        """Numbers of the lost entries."""
+        """Numbers of the lost entries. Some may be unused, because gc and repack remove entries."""
         return range(self.start.sequence, self.after.sequence)
 
     @property
@@ -97,7 +100,7 @@ class Gap(Struct, frozen=True):
 
 
 def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
-    """Both copies of the entry's frame, and the position after these copies."""
+    """The bytes of an entry at the position ``at`` (two frames), and the position after them."""
     payload = entry.encoded
     head = _HEAD.pack(_MAGIC, len(payload), at.sequence, at.chain) + payload
     check = blake3(head).digest(_CHECK)
@@ -120,16 +123,16 @@ def _frame_at(data: bytes, offset: int) -> _Frame | None:
 
 
 def frame_of(data: bytes) -> _Frame | None:
-    """The undamaged frame that ``data`` consists of; None if ``data`` is anything else."""
+    """``data`` as a frame; None if ``data`` is not exactly one undamaged frame."""
     frame = _frame_at(data, 0)
     return frame if frame is not None and OVERHEAD + len(frame[0]) == len(data) else None
 
 
 def single_frames(data: bytes, source: str) -> Iterator[_Frame]:
-    """(frame, sequence, chain, check) of consecutive frames. Each entry has only one frame here.
+    """Yields (bytes of the frame, sequence, chain, check) for each frame in ``data``.
 
-    Raises DamagedData if ``data`` has other bytes between frames. The message calls the data
-    ``source``.
+    In ``data``, each entry has one frame, not two. Raises DamagedData at bytes that are no valid
+    frame. ``source``: the name of the data, for the message.
     """
     at = 0
     while at < len(data):
@@ -143,9 +146,9 @@ def single_frames(data: bytes, source: str) -> Iterator[_Frame]:
 
 
 def frames_behind(data: bytes, offset: int) -> Iterator[tuple[int, _Frame]]:
-    """Undamaged frames in ``data`` from ``offset`` on, each with its offset.
+    """Searches ``data`` for undamaged frames, from ``offset`` on. Yields offset and frame.
 
-    Raises DamagedData if so many bytes claim to be frames that checking them takes too long.
+    Raises DamagedData if too many bytes look like frames, because the search would take too long.
     """
     left = _EFFORT * len(data)
     for at, claimed in _claims(data, offset):
@@ -160,9 +163,9 @@ def frames_behind(data: bytes, offset: int) -> Iterator[tuple[int, _Frame]]:
 
 
 def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
-    """Offsets where a frame may begin, each with the length that the frame's header claims.
+    """Yields each offset where a frame may begin, and the length according to its header.
 
-    A frame that claims to be longer than the rest of ``data`` is left out.
+    A frame that would end after ``data`` is left out.
     """
     at = data.find(_MAGIC, offset)
     while at >= 0:
@@ -192,8 +195,8 @@ def _read_window(source: _JournalBytes, offset: int, size: int) -> _Linked | Non
         data = source.read(offset, max(0, min(window, size - offset)))
         if linked := _parse(data, offset):
             half, after = linked[0].half, linked[0].after.offset
-            # Only one copy was found, perhaps the second. If an equal frame follows, these two
-            # frames are the copies of the next entry. Then this entry is damaged in both copies.
+            # If the found frame is followed by an equal frame, the two frames are the copies of
+            # the next entry, and both copies of the entry at ``offset`` are damaged.
             if linked[0].copies == 1 and source.read(after - half, half) == source.read(
                 after, half
             ):
@@ -210,7 +213,7 @@ def _parse(data: bytes, offset: int) -> _Linked | None:
         length = OVERHEAD + len(frame[0])
         copies = 2 if data[length : 2 * length] == data[:length] else 1
         if copies == 1 and len(data) < 2 * length:
-            copies = 0  # the window is too short to decide; the caller extends it
+            copies = 0  # ``data`` ends before the second copy; the caller reads more bytes
         if copies:
             return _recorded(frame, offset, length, copies)
     for at, claimed in _claims(data, 1):
@@ -229,12 +232,11 @@ def _recorded(frame: _Frame, offset: int, length: int, copies: int) -> _Linked:
 def scan(
     source: _JournalBytes, start: Position, lost: Callable[[Gap], None] | None = None
 ) -> Iterator[Recorded]:
-    """Every entry from ``start`` on, up to the end or an interrupted write.
+    """Yields every entry from ``start`` up to the end of the journal, or to an interrupted write.
 
-    Raises DamagedData at a lost entry before an undamaged one, and at an entry that does not have
-    the checksum of the previous entry. With ``lost``, calls ``lost`` with this gap instead and
-    continues. In any case, raises DamagedData if numbers do not ascend. Numbers may be missing: gc
-    and repack leave out entries that nothing needs.
+    At a gap, raises DamagedData. With ``lost``, calls ``lost`` with the gap instead, and continues
+    after the gap. If the header of an entry has another checksum than the previous entry, there is
+    a gap between the two entries. Raises DamagedData, too, if the numbers do not ascend.
     """
     at, size = start, source.size()
     if size < start.offset:
@@ -267,11 +269,11 @@ def scan(
 
 
 def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | None:
-    """The position of the next undamaged entry after the damaged one at ``at``, if there is one.
+    """The position of the next undamaged entry after the damaged entry at ``at``, if any.
 
-    The remains of the damaged copies usually show where these copies end. Otherwise, a frame is
-    searched in the following bytes. A text in the damaged entry may look like a frame. So a frame
-    counts only if its number is higher than that of the damaged entry.
+    The headers of the damaged entry usually show where it ends. Otherwise, the following bytes are
+    searched for a frame. A frame counts only if its number is higher than the number of the damaged
+    entry, because the damaged entry may contain bytes that look like a frame.
     """
     data = source.read(at.offset, size - at.offset)
     start = begin = 0
@@ -294,7 +296,7 @@ def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | No
 
 
 def _end_of(data: bytes, begin: int) -> int | None:
-    """The end of the damaged entry at ``begin``, if the remains of its two headers show it."""
+    """The end of the damaged entry at ``begin``; None if its two headers do not show the end."""
     half = _claimed(data, begin) if data.startswith(_MAGIC, begin) else -1
     second = data.find(_MAGIC, begin + 1)
     while second >= 0:
@@ -305,17 +307,16 @@ def _end_of(data: bytes, begin: int) -> int | None:
 
 
 def _claimed(data: bytes, at: int) -> int:
-    """Length of the frame at ``at`` by its header, which may be damaged."""
+    """Length of the frame at ``at`` according to its header, which may be damaged."""
     return OVERHEAD + int.from_bytes(data[at + 4 : at + 8], "little")
 
 
 def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
-    """Where the entry begins that has an undamaged copy at ``at``.
+    """The offset of the entry whose undamaged copy ``frame`` is at ``at``.
 
-    A damaged entry at ``start`` precedes this entry. The undamaged copy may be the first or the
-    second one. For each case, the remains of the damaged copy, of the previous entry's checksums
-    and of the next entry's header are compared with the expected bytes. The case with more equal
-    bytes is the result.
+    ``start``: the offset of the damaged entry before this entry. The undamaged copy may be the
+    first or the second copy of its entry. For both cases, the bytes around the copy are compared
+    with the bytes that would be expected. The case with more equal bytes is chosen.
     """
     payload, sequence, chain, check = frame
     length = OVERHEAD + len(payload)
@@ -344,15 +345,15 @@ def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
 
 def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
     linked = _read_window(source, at.offset, size)
-    # If only a second copy was found, and its frame does not have the checksum ``at.chain``, it is
-    # the first copy of the next entry.
+    # The frame belongs to the entry at ``at`` if it begins at ``at``, or if its header has the
+    # checksum ``at.chain``. Otherwise, it is a copy of the next entry.
     if linked is not None and (
         linked[1] == at.chain or _frame_at(source.read(at.offset, linked[0].half), 0)
     ):
         return linked
     data = source.read(at.offset, size - at.offset)
     lone = _frame_at(data, 0)
-    if lone is not None:  # an interruption has cut off the second copy
+    if lone is not None:  # the write was interrupted after the first copy
         return _recorded(lone, at.offset, OVERHEAD + len(lone[0]), 1)
     for _, frame in frames_behind(data, 1):
         if frame[1] >= at.sequence:
@@ -364,13 +365,13 @@ def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
 
 
 def is_unchanged(source: _JournalBytes, recorded: Recorded) -> bool:
-    """Whether the journal still has this entry. After a failure, its writer removes the entry."""
+    """Whether the journal still has this entry. The writer of an entry removes it if it fails."""
     ends = (recorded.offset + recorded.half, recorded.after.offset)
     return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)
 
 
 def complete(file: WriteFile, recorded: Recorded) -> None:
-    """Restores the torn or missing copy of an entry from the other copy."""
+    """If one copy of an entry is damaged or missing, writes it again from the other copy."""
     places = (recorded.offset, recorded.offset + recorded.half)
     first, second = (file.read(at, recorded.half) for at in places)
     if first == second:

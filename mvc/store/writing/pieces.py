@@ -1,6 +1,7 @@
-"""Pieces (at most 32 MiB of an object) before they are written into a record of a pack.
+"""Encodes pieces of new objects, before they are written to disk as members of records.
 
-A piece is encoded in chunks of 1 MiB. A coding says how a piece is encoded.
+An object, such as a tensor's bytes, is stored in pieces of at most 32 MiB. A piece is encoded in
+chunks of 1 MiB. The *coding* of a piece names its encoding.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ _NO_RAW = (memoryview(b""), None)
 
 
 class NextBase(Protocol):
-    """Memory for a copy of a new content (a tensor's bytes), the base of the next commit."""
+    """Memory for a copy of a new tensor's bytes, from which the next commit computes its delta."""
 
     @property
     def buffer(self) -> memoryview:
-        """Memory for the whole content."""
+        """Memory for all bytes of the tensor."""
 
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
-        """Called for every piece, with its offset and its chain.
+        """Called for every piece. ``start``: its offset. ``chain``: as ``Graph.chain`` returns.
 
-        The chain is the objects that are decoded one after another for the piece (``Graph.chain``).
+        A chain lists the objects that must be decoded one after another to recover a piece.
         """
 
 
 class Encoded(Struct, frozen=True, gc=False):
-    """A chunk that is encoded already. It is used in place of a future."""
+    """An encoded chunk, with the methods of a future whose result is the chunk."""
 
     data: Bytes
 
@@ -56,7 +57,7 @@ class Encoded(Struct, frozen=True, gc=False):
 
 
 class Piece(Struct, frozen=True, gc=False):
-    """One piece of a new content: its bytes from ``start`` on."""
+    """One piece of a new object: ``data`` is the bytes from ``start`` on."""
 
     id: bytes
     spec: TensorSpec
@@ -65,11 +66,12 @@ class Piece(Struct, frozen=True, gc=False):
 
 
 class Waiting(Struct, kw_only=True):
-    """A piece of an open record, while its chunks are being encoded. ``text``: its coding.
+    """A piece whose chunks are being encoded for an open record. ``text``: the coding.
 
-    ``base``, ``inputs``: first bytes of the ids of the base and of inputs of a prediction. ``raw``:
-    the bytes of the piece and of its base. ``under``: the chain of the base. ``step``: a lossy
-    delta to add to the base. ``next_base``: where to copy the piece after encoding.
+    ``base``: first bytes of the id of the object from which the piece is a delta. ``inputs``: the
+    same, for objects from which the piece is predicted. ``raw``: the bytes of the piece and of its
+    base. ``under``: the chain of the base. ``step``: a lossy delta to add to the base.
+    ``next_base``: where to copy the bytes of the piece after encoding.
     """
 
     kind: int = BLOB
@@ -89,7 +91,7 @@ class Waiting(Struct, kw_only=True):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether all chunks are encoded, so that the raw bytes are not needed any more."""
+        """Whether all chunks are encoded."""
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
@@ -103,9 +105,10 @@ def encode_chunk(
     sampling: Sampling,
     keep: memoryview | None = None,
 ) -> Bytes:
-    """Encodes one chunk into memory from ``allocate``. If ``sampling`` selects it, verifies it.
+    """Encodes the bytes ``new`` of one chunk into memory from ``allocate``.
 
-    Then the new bytes are copied to ``keep``, which may be the memory of ``base``.
+    If ``sampling`` selects the chunk, it is decoded and compared. Finally, ``new`` is copied to
+    ``keep``, which may be the memory of ``base``.
     """
     encoded = gathered(pipeline.encode_parts(new, base, width), allocate)
     sampling.chunk(pipeline, encoded, new, base, width=width)
@@ -124,9 +127,9 @@ def encode_proven_step(
     allocate: Callable[[int], memoryview],
     sampling: Sampling,
 ) -> Bytes:
-    """As ``encode_chunk``, for a predicted chunk, which is always verified.
+    """As ``encode_chunk``, for a chunk that ``prediction`` predicts. Always verifies the chunk.
 
-    ``sources``: the base, then the inputs of the prediction.
+    ``sources``: the base, and then the inputs of the prediction.
     """
     parts, known = encode_predicted(pipeline, prediction, new, sources=sources, width=width)
     encoded = gathered(parts, allocate)
@@ -144,16 +147,16 @@ def encode_proven_patch(new: memoryview, base: memoryview, extra: bytes = b"") -
 
 
 def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
-    """A piece as a member of a group. If the base has another length, it is cut or zero-filled."""
+    """The bytes, the base and the width of a piece that is encoded together with other pieces.
+
+    If the base has another length than the piece, the base is cut or filled with zeros.
+    """
     new, base = piece.raw
     return new, None if base is None else fitted(base, len(new)), piece.width
 
 
 def copy_to_next_base(piece: Waiting) -> None:
-    """Copies an encoded piece to ``next_base``.
-
-    Afterwards, the raw bytes are not needed any more.
-    """
+    """Copies the raw bytes of an encoded piece to its ``next_base``, and then releases them."""
     if piece.next_base is not None and not piece.copied:
         piece.next_base.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
         piece.copied = True
@@ -161,7 +164,7 @@ def copy_to_next_base(piece: Waiting) -> None:
 
 
 def payload_of(piece: Waiting) -> Sequence[Bytes]:
-    """The encoded bytes of a piece, in parts. Waits until its chunks are encoded."""
+    """Waits until all chunks of a piece are encoded, and returns the encoded bytes in parts."""
     chunks = [chunk for some in piece.chunks for chunk in some.result()]
     if Coding.of(piece.text).transform == "patch":
         return chunks
@@ -171,9 +174,9 @@ def payload_of(piece: Waiting) -> Sequence[Bytes]:
 
 
 def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
-    """The piece as a member of a record.
+    """The piece as a member of a record. Its encoded bytes are at byte ``at`` of the record's body.
 
-    Its payload (encoded bytes) is at byte ``at`` of the body.
+    ``check``: the checksum of the encoded bytes. ``stored``: the number of encoded bytes.
     """
     return Member(
         kind=piece.kind, id=piece.id, start=piece.start, nbytes=piece.nbytes,
@@ -183,10 +186,10 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
 
 
 def report_chain(piece: Waiting, sequence: int, stored: int) -> None:
-    """Reports a piece's chain to ``next_base``, if there is one.
+    """Reports the chain of a piece to its ``next_base``, if any.
 
-    ``sequence``: number of the operation that will publish the piece. ``stored``: its encoded
-    bytes.
+    ``sequence``: number of the operation that writes the piece. ``stored``: number of encoded bytes
+    of the piece.
     """
     if piece.next_base is not None:
         depth, under = (

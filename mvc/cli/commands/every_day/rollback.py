@@ -54,6 +54,6 @@ def command(session: Session, args: _RollbackOptions) -> None:
 
 
 def _titled(session: Session, commit: CommitId) -> str:
-    """The version with its title: ``1a2b3c4d5e (nightly)``."""
+    """The short id of a version, with its title: ``1a2b3c4d5e (nightly)``."""
     title = session.title(commit)
     return session.paint(commit.short, "id") + (f" ({title})" if title else "")

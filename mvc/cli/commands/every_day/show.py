@@ -1,9 +1,9 @@
 """``mvc show``.
 
 REV is HEAD by default ('mvc help revisions'). mvc lists files and tensors that differ from the
-first parent; -v lists all. mvc stores a 'predicted' tensor as the difference from a step of the
-optimizer. With TENSOR, mvc prints values of this tensor; with -v, all values. bfloat16 and float8
-are printed as float32. If several files have the TENSOR, write PATH:TENSOR.
+first parent; -v lists all. 'predicted' means: stored as the difference from an optimizer's step.
+With TENSOR, mvc prints values of this tensor; with -v, all values. bfloat16 and float8 are printed
+as float32. If several files have the TENSOR, write PATH:TENSOR.
 """
 
 from __future__ import annotations

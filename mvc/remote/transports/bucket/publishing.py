@@ -1,10 +1,10 @@
-"""Publishes: writes the mirror's new objects to the bucket, and then swaps the head once.
+"""Writes a push to a bucket (object storage): first new objects, and then a new head.
 
-The *mirror* is a local repository with the journal of the bucket. The *head* is the object that
-names all others. A *swap* replaces the head, unless another client has replaced it meanwhile.
-Readers see no change before the swap, and all changes after it. Each other object has random bytes,
-and its name is the hash of all its bytes. So the same name is never written again, and deleting an
-old object cannot delete a new one.
+The *head* is the object that names all other objects of the bucket. A *swap* replaces the head, but
+fails if another client has replaced the head meanwhile. So readers see all changes of a push at
+once. The *mirror* is a local repository with the journal of the bucket. A push is first recorded in
+the mirror, and then published by this module. An object other than the head is named by the hash of
+its bytes, which include random bytes. So no object is ever written under the name of an old object.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from mvc.types import Bytes
 
 _BLOCK = 1 << 20
 _LARGE = 4 << 20  # objects with more bytes are written one after another
-_GROWTH = 32  # bytes by which the numbers in a head may grow
+_GROWTH = 32  # bytes to leave free in a head, because its numbers grow
 _Times: TypeAlias = tuple[float, float]
-_REUSED_FOR = 24 * 3600.0  # seconds for which a written pack is reused
+_REUSED_FOR = 24 * 3600.0  # seconds after which a written pack is not reused
 
 
 class _NewPack(Struct):
-    """A pack (file of records) to write. ``records`` maps offsets to headers of records.
+    """A pack (a file of records) to write. ``records`` maps offsets of records to their headers.
 
-    ``size``: the end of the last record.
+    ``size``: the number of bytes to write.
     """
 
     records: dict[int, bytes] = field(default_factory=dict)
@@ -59,9 +59,10 @@ class _NewPack(Struct):
 
 
 class _PublishedJournal(Struct):
-    """A journal to publish. ``unchanged``: parts in the bucket.
+    """A journal to publish. A part is an object with several consecutive entries.
 
-    ``tail``: the entries in the head.
+    ``unchanged``: parts that are in the bucket already. ``parts``: parts to write. ``tail``: the
+    newest entries, which are stored in the head.
     """
 
     unchanged: tuple[JournalPart, ...]
@@ -76,7 +77,8 @@ class _PublishedJournal(Struct):
 class _NewObject(Struct):
     """An object to write. ``parts`` yields its bytes.
 
-    For a pack only: ``pack``, and ``content``, the hash of the bytes that are not random.
+    Only for a pack: ``pack`` describes the object, and ``content`` is the hash of all bytes except
+    the random bytes.
     """
 
     name: str
@@ -87,7 +89,7 @@ class _NewObject(Struct):
 
 
 class Publisher:
-    """Publishes the changes of one mirror (local repository with the journal of a bucket)."""
+    """Publishes the changes of one mirror."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
@@ -95,9 +97,9 @@ class Publisher:
         self._written: dict[bytes, tuple[PackObject, _Times]] = {}  # keys: content hashes
 
     def publish(self) -> bool:
-        """Publishes the mirror's entries. False if another client changed the head meanwhile.
+        """Publishes the new entries of the mirror. Returns False if another client was faster.
 
-        In this case, the mirror follows the new head, and loses its unpublished entries.
+        Then the mirror has the journal of the other client, and no longer has the new entries.
         """
         mirror = self._mirror
         snapshot = mirror.store.fresh()
@@ -135,17 +137,14 @@ class Publisher:
         return True
 
     def bump(self) -> bool:
-        """Swaps the head for one that differs in ``swaps``.
-
-        So concurrent pushes must read the head again.
-        """
+        """Swaps the head for the same journal, so that concurrent pushes read it again."""
         seen, known = self._mirror.seen, dict(self._mirror.fs.known)
         return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), known)
 
     def _swap(self, head: BucketHead, packs: Mapping[int, PackObject]) -> bool:
-        """Swaps the head. ``packs``: packs that its journal names.
+        """Swaps the head. ``packs``: the packs that the journal of ``head`` names.
 
-        If another client was faster, refreshes the mirror and returns False.
+        If another client was faster, updates the mirror from the bucket, and returns False.
         """
         mirror, data = self._mirror, head.encoded()
         if len(data) > MAX_HEAD:
@@ -168,7 +167,7 @@ class Publisher:
     # -- writing --------------------------------------------------------------------------
 
     def _write_all(self, uploads: list[_NewObject]) -> None:
-        """Writes small objects concurrently. At the same time, writes large objects one by one."""
+        """Writes small objects in parallel, and large objects one after another."""
         due = [upload for upload in uploads if not self._is_written(upload)]
         submit = self._mirror.pool.submit
         waiting = [submit(self._write, upload) for upload in due if upload.size <= _LARGE]
@@ -187,21 +186,18 @@ class Publisher:
             self._written[upload.content] = upload.pack, self._now()
 
     def _is_written(self, upload: _NewObject) -> bool:
-        """Whether a pack was written so recently that no ``sweep`` can have deleted it."""
+        """Whether a pack was written so recently that it cannot have been deleted as unused."""
         _, then = self._written.get(upload.content, (None, None))
         return then is not None and all(
             0 <= now - before < _REUSED_FOR for now, before in zip(self._now(), then, strict=True)
         )
 
     def _now(self) -> _Times:
-        """The times of two clocks.
-
-        The first clock may stop while the computer sleeps, and the second one may be set.
-        """
+        """The monotonic time, which may stop while the computer sleeps, and the wall clock time."""
         return monotonic(), self._mirror.clock.now_ns() / 1e9
 
     def _upload(self, number: int, new: _NewPack) -> _NewObject:
-        """The object of a pack, or a recently written object with the same content."""
+        """The object to write for a pack. Names a recently written object with the same content."""
         headers, nonce = encode_headers(new.records), os.urandom(NONCE)
 
         def parts() -> Iterator[Bytes]:
@@ -237,7 +233,7 @@ def _hashes(packs: Mapping[int, PackObject]) -> set[bytes]:
 def _new_packs(
     snapshot: Snapshot, offset: int, known: Mapping[int, PackObject]
 ) -> dict[int, _NewPack]:
-    """The packs that the bucket lacks and that entries from ``offset`` on name."""
+    """The packs that entries from ``offset`` on name, except the packs in ``known``."""
     packs: dict[int, _NewPack] = {}
     for recorded, _ in _entries(snapshot, offset):
         for region in recorded.entry.regions:
@@ -253,7 +249,7 @@ def _new_packs(
 
 
 def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]]:
-    """Yields the entries from ``offset`` to the end, each with its encoded bytes (frame)."""
+    """Yields each journal entry from ``offset`` on, with its encoded bytes (the frame)."""
     end = snapshot.position.offset
     with snapshot.fs.open_read(snapshot.folder / JOURNAL) as file:
         source = file.ahead()
@@ -269,12 +265,11 @@ def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]
 def _journal(
     snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObject]
 ) -> _PublishedJournal:
-    """Splits the journal into parts.
+    """Decides which entries are stored in the head, and which in parts.
 
-    New entries are stored in the head if it has space for them, else in new parts.
-
-    A new part includes the entries of the newest parts that are not larger, unless these parts are
-    final. So the journal has few parts, and an entry is rewritten only a few times.
+    If the head has space for all new entries, they are stored in the head. Otherwise they are
+    stored in a new part, together with the entries of previous parts, if these parts are small. So
+    the journal has few parts, and an entry is rewritten only a few times.
     """
     end = snapshot.position.offset
     start = before.end.offset - 2 * len(before.frames)
@@ -293,10 +288,7 @@ def _journal(
 def _chunks(
     snapshot: Snapshot, offset: int, known: Mapping[int, PackObject], size: int
 ) -> Iterator[PartOfJournal]:
-    """The entries from ``offset`` to the end, in parts.
-
-    A part ends when it has at least ``size`` bytes.
-    """
+    """Yields the entries from ``offset`` on in parts, which end after at least ``size`` bytes."""
     frames: list[bytes] = []
     packs: dict[int, PackObject] = {}
     nbytes = 0
