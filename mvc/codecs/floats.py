@@ -46,7 +46,7 @@ class Format(Struct, frozen=True):
 
     @property
     def table_type(self) -> np.dtype[Any]:
-        """The numpy dtype of this format. numpy has no bfloat16, so it is uint16 for bfloat16."""
+        """The numpy dtype of this format; uint16 for bfloat16, which numpy does not have."""
         return np.dtype("<u2" if self.name == "bfloat16" else f"<f{self.width}")
 
     def infinite(self, words: Words) -> NDArray[np.bool_]:

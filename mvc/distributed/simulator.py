@@ -74,16 +74,19 @@ class Simulation:
         return True
 
     def run(self, train: Train, ticks: int | None = None) -> Coordinator:
-        """Calls ``tick`` until all workers have ended, at most ``ticks`` times. Then ``finish``.
+        """Calls ``tick`` until all workers have ended, but at most ``ticks`` times.
 
-        Returns the coordinator.
+        Then calls ``finish``, and returns the coordinator.
         """
         while (ticks is None or self.ticks < ticks) and self.tick(train):
             pass
         return self.finish()
 
     def finish(self) -> Coordinator:
-        """Ends all workers, so that the coordinator computes the final average. Returns it."""
+        """Ends all workers, so that the coordinator computes the final average.
+
+        Returns the coordinator.
+        """
         left = [worker for worker in self.workers if not worker.done]
         self._deliver([message for worker in left for message in worker.end()])
         return self.coordinator

@@ -31,12 +31,13 @@ class Problem(Struct, frozen=True):
 
 
 class FsckReport(Struct, frozen=True):
-    """Result of a check. ``problems``: all damage. ``notes``: advice, and files without use.
+    """Result of a check. ``problems``: all damage. ``notes``: advice, and leftover files.
 
-    ``full``: whether every object was decoded, not only checksums compared. ``entries`` to
-    ``objects``: how many were checked. ``checked_bytes``: number of bytes that were read, with
-    ``full`` plus the size of the decoded objects. ``forgotten``, ``absent``: how many versions are
-    forgotten or absent, which is no damage. ``lost``: versions that cannot be recovered completely.
+    ``full``: whether every object was decoded; otherwise only checksums were compared. ``entries``,
+    ``versions``, ``records``, ``objects``: how many were checked. ``checked_bytes``: size of
+    journal and packs, with ``full`` plus the size of the decoded objects. ``forgotten``,
+    ``absent``: how many versions are forgotten or absent, which is no damage. ``lost``: versions
+    that cannot be recovered completely.
     """
 
     problems: tuple[Problem, ...]

@@ -51,7 +51,7 @@ class Stats(Struct, frozen=True):
     many versions store all their tensors in full. ``deltas_*``: the largest number of deltas that
     must be decoded for one tensor of a version. ``recovery_*``: the time from opening the
     repository until the files of a version are written. ``*_worst``, ``*_mean``: the maximum and
-    the mean of all versions.
+    the mean over all stored versions.
 
     ``versions`` includes ``forgotten`` and ``absent`` versions. ``dropped``: how many versions have
     weights that only a recipe can restore; ``recovery_*`` excludes these versions. ``kinds``: maps
@@ -190,7 +190,7 @@ def _shares(graph: StorageGraph) -> NDArray[np.float64]:
 
 
 class _SharedPayloads:
-    """Computes decoding times, if several rows may share a payload (a group)."""
+    """Computes decoding times where several rows share one payload (a group)."""
 
     def __init__(self, graph: StorageGraph, seconds: NDArray[np.float64]) -> None:
         self._rows, self._before = graph.last_steps

@@ -73,8 +73,9 @@ def refuse_incomplete(
 def _check(paths: Set[str], source: _Open) -> None:
     """Raises BadModelFile if a file is missing from ``paths``, the paths of a version.
 
-    A folder may have an index for each of several formats, such as safetensors and PyTorch. If the
-    files of one format are present, an index is ignored if all files that it names are missing.
+    A folder may have an index for each of several formats, such as safetensors and PyTorch. An
+    index is ignored if all files that it names are missing, and another index of the folder has
+    files.
     """
     named = {path: _named(path, source) for path in sorted(paths)}
     indexes = {path for path in named if _INDEX.fullmatch(path)}

@@ -284,8 +284,9 @@ class Snapshot:
             return query()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
-    # A query whose docstring says nothing about lost entries ignores lost entries. If a lost entry
-    # could change its answer, the caller must call ``check_gaps``.
+    # These queries check for lost entries: ``newest`` and the queries that call ``newest``,
+    # ``by_sequence``, ``ref_at`` and ``refs_under``. Before any other query, call ``check_gaps`` if
+    # a lost entry could change the answer.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
         """The newest entry that changed a ref. Raises DamagedData if a lost entry may be newer."""
@@ -606,7 +607,7 @@ class Snapshot:
     ) -> list[tuple[Recorded, StateMark]]:
         """The marks that say whether the state of ``commit`` is stored, the oldest first.
 
-        With ``weights``: the marks that say whether the weights of a file are stored, instead.
+        With ``weights``: instead, the marks that say whether the weights of a file are stored.
         Without ``commit``: the marks of all commits.
         """
         prefix = keys.SUBJECT + (keys.WEIGHTS if weights else keys.STATE)

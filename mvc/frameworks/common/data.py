@@ -3,7 +3,7 @@
 A resumed training skips the batches that the interrupted epoch has used. This works only if the
 number of rows and the batch size have not changed (``compare``). The rows must be shuffled as
 before (``order_seed``, ``order_generator``). If the data draws random numbers, for example for
-masks (``Drawing``), the batches after the skipped batches are not those of an uninterrupted
+masks (``Drawing``), the batches after the resume differ from the batches of an uninterrupted
 training.
 """
 
@@ -131,7 +131,7 @@ def set_order_seed(loader: Any, seed: int | None) -> None:
 
 
 def order_generator(loader: Any) -> torch.Generator | None:
-    """The torch.Generator that shuffles the rows; None if the loader has no generator."""
+    """The torch.Generator that shuffles the rows. None for accelerate's own sampler."""
     if order_seed(loader) is not None:
         return None  # accelerate's sampler is seeded again in every epoch
     generators = (getattr(holder, "generator", None) for holder in (_sampler(loader), loader))

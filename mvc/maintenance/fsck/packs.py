@@ -42,7 +42,7 @@ class PackCheck(Struct):
     indexed: dict[int, set[bytes]] = field(default_factory=dict)
     _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
     _sizes: dict[int, int | None] = field(default_factory=dict)
-    _missing: dict[int, int] = field(default_factory=dict)  # maps a missing pack to its size
+    _missing: dict[int, int] = field(default_factory=dict)  # maps a missing pack to its bytes
 
     def claim(self, region: Region, recorded: Recorded) -> None:
         """Remembers that the journal entry ``recorded`` names the region."""

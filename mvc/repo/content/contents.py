@@ -152,8 +152,8 @@ def write_file(
     """Decodes a file, and passes every byte of the file to ``write_at``. Raises DamagedData.
 
     ``copied``: maps ids of contents to functions that read these contents from elsewhere. These
-    contents are neither decoded nor hashed. Without ``check``, decoding is faster, but does not
-    avoid damaged deltas. After DamagedData, the caller must then call again with ``check``.
+    contents are neither decoded nor hashed. With ``check``, damaged deltas are avoided.
+    Without ``check``, decoding is faster; after DamagedData, the caller must call again with it.
     """
     buffers = buffers or Buffers()
     steps = _steps(recovery, entry.contents, buffers, copied, check=check)

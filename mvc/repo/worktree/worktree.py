@@ -172,12 +172,12 @@ def files_in(
     *,
     linked: set[str] | None = None,
 ) -> Iterator[FoundFile]:
-    """Yields every file below ``folder`` that is not ignored, unsorted. Names begin at ``root``.
+    """Yields every file below ``folder`` that is not ignored, in any order.
 
-    ``folder`` is read even if a rule ignores ``folder``. Skips temporary files and reports of mvc,
-    special files, dead links and version control folders. ``dead``: the names of skipped dead links
-    are added to this set. Symbolic links are followed. With the set ``linked``, links to folders
-    are not followed, but their names are added to ``linked``.
+    The names are relative to ``root``. ``folder`` is read even if a rule ignores ``folder``. Skips
+    temporary files and reports of mvc, special files, dead links and version control folders.
+    ``dead``: the names of skipped dead links are added to this set. Symbolic links are followed.
+    With the set ``linked``, links to folders are not followed, but their names are added to it.
     """
     ignore = Ignore()
     parts = folder.split("/") if folder else []

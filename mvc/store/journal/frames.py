@@ -33,7 +33,7 @@ _JournalBytes: TypeAlias = ReadFile | ReadAhead | WriteFile
 
 
 class Position(Struct, frozen=True):
-    """A position between two entries of the journal, as ``offset`` in bytes.
+    """A position between two entries of the journal. ``offset``: in bytes.
 
     ``sequence``: number of the entry after this position. ``chain``: checksum of the entry before.
     """

@@ -137,7 +137,7 @@ class Publisher:
         return True
 
     def bump(self) -> bool:
-        """Swaps the head for the same journal, so that concurrent pushes read it again."""
+        """Writes a new head without changing the journal, so that concurrent pushes start again."""
         seen, known = self._mirror.seen, dict(self._mirror.fs.known)
         return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), known)
 
@@ -197,7 +197,10 @@ class Publisher:
         return monotonic(), self._mirror.clock.now_ns() / 1e9
 
     def _upload(self, number: int, new: _NewPack) -> _NewObject:
-        """The object to write for a pack. Names a recently written object with the same content."""
+        """The object to write for a pack.
+
+        If an object with the same content was written recently, names this object.
+        """
         headers, nonce = encode_headers(new.records), os.urandom(NONCE)
 
         def parts() -> Iterator[Bytes]:
