@@ -22,12 +22,12 @@ MAX_COMMIT = 4 * MIB  # canonical bytes of one commit, including its message and
 MAX_MESSAGE = MIB
 MAX_METRICS = 1000
 MAX_ATTACHED = 1000  # attachments of one version
-MAX_ATTACHED_BYTES = 64 * MIB  # one attachment that is not a state
+MAX_ATTACHED_BYTES = 64 * MIB  # one attachment without tensors
 MAX_PARENTS = 500  # parents of one version; averages and merges have several
 MAX_NEEDS = 1024  # versions, such as data sets, that the recipe of one version needs
 MAX_PARAMS = 1000  # a name and a value have up to MAX_NAME_BYTES each
-MAX_REASON = 64 << 10  # why an operation was done
-MAX_AHEAD_NS = 24 * 3600 * 10**9  # how far the clock of another machine may be ahead
+MAX_REASON = 64 << 10  # the text that says why an operation was done
+MAX_AHEAD_NS = 24 * 3600 * 10**9  # how far the times of another machine may be ahead of the clock
 MAX_SIGNATURE = 16 << 10  # one signature, with its key or certificate
 
 MAX_CODE_FILES = 500  # source files attached to a version
@@ -37,23 +37,23 @@ MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
 MAX_SKELETON = 256 * MIB  # bytes of one file outside the data of its tensors
 MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all strided tensors of a file: 16 * file size + 256 MiB
 
-# codecs: a thread works on one chunk at a time; one piece at a time is in memory
-CHUNK = MIB  # raw bytes
-PIECE = 32 * MIB  # raw bytes of a tensor that are encoded as one payload; a multiple of CHUNK
+# codecs
+CHUNK = MIB  # bytes of a tensor that a thread encodes or decodes at a time
+PIECE = 32 * MIB  # bytes of a tensor that are encoded as one payload; a multiple of CHUNK
 MAX_PIPELINE_TEXT = 400
 ZSTD_MAX_WINDOW = 8 * MIB
 
 # store
-RECORD = 8 * MIB  # raw bytes collected in one record of a pack; one piece may be larger
+RECORD = 8 * MIB  # bytes of tensors in one record of a pack; a record of one piece may have more
 RECORD_TEXTS = 250  # distinct pipelines per record; the header of a record has room for 256
-RECORD_MEMBERS = 1 << 14  # contents (such as tensors) per record; each needs additional memory
+RECORD_MEMBERS = 1 << 14  # contents (such as tensors) per record
 PACK_TARGET = 128 * MIB  # a larger pack gets no more records
 MAX_RECORD_HEADER = 64 * MIB
 MAX_ENTRY = 16 * MIB  # one journal entry's payload
 INDEX_BATCH = 512  # journal entries that are in memory before they are added to the index
 
 # remote
-BUCKET_DAYS = 14  # days for which unreferenced objects stay: clients may read them
+BUCKET_DAYS = 14  # days for which unreferenced objects stay, because clients may still read them
 
 # adapters
 MAX_SAFETENSORS_HEADER = 100_000_000

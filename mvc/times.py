@@ -159,7 +159,7 @@ def check_moment(time_ns: int, text: str | None = None) -> int:
 
 
 def nearest(now_ns: int) -> int:
-    """A clock's time, clamped to the valid range."""
+    """The valid moment that is nearest to a clock's time."""
     return max(_EARLIEST, min(now_ns, _LATEST))
 
 
@@ -237,9 +237,9 @@ def _span(text: str) -> Fraction | None:
 
 
 def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
-    """The moment of a date with the name of its month.
+    """The moment of a text such as ``20 Nov 2026 10:00``.
 
-    A date without a year is the newest such date that is not in the future.
+    Without a year, it is the newest moment that is not in the future.
     """
     parts: dict[str, Any] = {}
     for word in text.replace(",", " ").split():
@@ -276,9 +276,9 @@ def _part(word: str) -> tuple[str, Any]:
 
 
 def _abbreviated(word: str, names: tuple[str, ...]) -> int | None:
-    """The index of the name that begins with ``word``.
+    """The index of the name that begins with ``word``. None if there is no such name.
 
-    None if there is no such name, or if ``word`` has fewer than three letters.
+    A ``word`` of fewer than three letters matches no name.
     """
     indices = (i for i, name in enumerate(names) if name.startswith(word.lower()))
     return next(indices, None) if len(word) >= 3 else None
@@ -298,9 +298,9 @@ def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
 
 
 def _on_day(match: re.Match[str], text: str, now_ns: int, zone: tzinfo | None) -> int:
-    """The moment of ``yesterday`` or ``last tuesday``, with or without a time of day.
+    """The moment of ``10:00``, ``yesterday`` or ``last tuesday 10:00``.
 
-    Without a time of day, the moment is N times 24 hours before now.
+    Without a time of day, a day counts as 24 hours: ``yesterday`` is 24 hours before now.
     """
     day, hour, *rest = match.groups()
     try:
@@ -366,7 +366,7 @@ def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
     if first == second:
         return first
     utc = _seconds(wall)
-    # If the clocks skip ``wall``, each offset gives a moment at which the other offset is in force.
+    # If the clocks skip ``wall``, the moment computed with one offset is shown with the second offset.
     shown = (first, second) if first > second else (second, first)
     readings = [
         format_time((utc - used) * _SECOND, in_force // 60)

@@ -31,16 +31,13 @@ if TYPE_CHECKING:
     from mvc.api import Checked, Relation
 
 
-_LABEL = 10  # width of the names of facts, in columns
-_NAMES = 27  # limit of columns for refs, and of columns for targets
+_LABEL = 10  # columns for labels such as "Author:"
+_NAMES = 27  # most columns for the refs of a version; its targets may use as many
 IsLive: TypeAlias = Callable[[Deployed], bool]
 
 
 def live_now(session: Session) -> IsLive:
-    """Returns a function that says whether a deployment is live now.
-
-    The function reads each target once.
-    """
+    """Returns a function that says whether a deployment is live now. It reads each target once."""
 
     @cache
     def sequence(target: str) -> int | None:
@@ -130,9 +127,10 @@ def one_liner(session: Session, entry: LogEntry, names: str, prefix: int = 0) ->
 
 
 def _related(relations: Sequence[Relation]) -> str:
-    """How the models relate to the parent: ``fine-tuned version (2 of 320 tensors changed)``.
+    """How the models differ from those of the parent version.
 
-    If several models changed, each relation has the path of its model.
+    For example ``fine-tuned version (2 of 320 tensors changed)``. If several models changed, each
+    text begins with the path of the model.
     """
     changed = [r for r in relations if r.kind != "equal"] or relations[:1]
     if len(relations) <= 1 or changed[0].kind == "equal":
@@ -184,7 +182,7 @@ def signed_line(session: Session, subject: CommitId | Deployed) -> str | None:
     """
     try:
         checked = session.repo.verify(subject)
-    except MvcError as error:  # the rest of the answer is printed
+    except MvcError as error:  # the other lines are printed nevertheless
         return f"not checked: {printable(error.message)}"
     if checked.trust == "unsigned" and not session.repo.config.get("sign.allowed_signers"):
         return None
@@ -206,10 +204,10 @@ def details(
     steps: Mapping[str, Any] | None = None,
     prefix: int = 0,
 ) -> list[str]:
-    """The lines below the heading of a commit. The last lines are the message.
+    """The lines about a commit below its first line. The last lines are the message.
 
-    Lines are folded to the width of the terminal minus ``prefix``. ``signed``: the signature of the
-    commit. ``steps``: the arguments of ``_steps``, if the version has recorded training steps.
+    Lines are folded to the width of the terminal minus ``prefix``. ``signed``: the text about the
+    commit's signature. ``steps``: the arguments of ``_steps``, if training steps are recorded.
     """
     commit, full = entry.commit, session.verbose
     when = format_time(commit.time_ns, precise=False)
@@ -266,15 +264,17 @@ def note_line(annotation: Annotation) -> str:
 
 
 def who(author: str, sent_by: str) -> str:
-    """The author and the sender: ``ada (sent by token ci)``, or ``ada`` if both are equal."""
+    """The author and the sender: ``ada (sent by token ci)``. A sender equal to the author is
+    omitted.
+    """
     sent = f"(sent by {printable(sent_by)})" if sent_by not in {"", author} else ""
     return " ".join(filter(None, (printable(author), sent)))
 
 
 def recorded_late(session: Session, deployed: Deployed, *, cell: bool = False) -> str:
-    """The time at which a deployment was recorded, if it was recorded late, else empty.
+    """The time at which a deployment was recorded, if more than a minute after it went live.
 
-    Late means more than a minute after the time of the deployment.
+    Otherwise empty.
     """
     recorded_ns, minute = deployed.recorded_ns, 60 * 10**9
     return session.moment(recorded_ns, cell=cell) if recorded_ns > deployed.time_ns + minute else ""

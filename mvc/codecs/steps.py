@@ -1,14 +1,13 @@
-"""Encodes tensors on a grid, whose entries are multiples of a power of two.
+"""Encodes tensors *on a grid*: all entries are multiples of the same power of two.
 
-A delta stores by how many *steps* of this power each changed entry differs. The power is determined
-from the changed entries only, so unchanged entries may be off the grid. docs/format.md defines the
-bytes ("Multiples and steps").
+A delta stores the positions of the changed entries. For each changed entry, it stores the change as
+a number of *steps* (multiples of the power). Unchanged entries may be off the grid. docs/format.md
+defines the bytes ("Multiples and steps").
 
-Whole numbers that are mostly small are stored in Rice codes. A Rice code is the low bits of a
-number, and the quotient, its remaining bits, in unary. All low bits are stored together, and all
-quotients together, so that encoding and decoding take a few array operations, without tables and
-loops. Gaps between changed entries have a nearly geometric distribution. For these, Rice codes are
-within a few per cent of the entropy (Golomb 1966; Rice 1979).
+The numbers are mostly small, and are stored in Rice codes (Golomb 1966; Rice 1979). A Rice code
+divides a number into its low bits and the *quotient* (the high bits), which is stored in unary. The
+low bits of all numbers are stored together, and then all quotients. So encoding and decoding take a
+few array operations.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ Numbers: TypeAlias = NDArray[np.int64]
 
 _EXPONENTS = range(-1074, 972)
 _EXACT = float(1 << 53)
-_FARTHEST = 1 << 15  # maximum of steps; a tensor with larger changes counts as off any grid
+_FARTHEST = 1 << 15  # maximum of steps; a tensor with a larger change is not encoded
 _SAMPLE = 256
 _MOST_LOW = 40  # bits of a number's low part
-_MOST_UNARY = 4  # maximum of the mean quotient, which encoders keep at or below 3.5
+_MOST_UNARY = 4  # maximum of the mean quotient
 
 
 def _formats_of(width: int) -> dict[int, Format]:
@@ -41,9 +40,9 @@ def _formats_of(width: int) -> dict[int, Format]:
 
 
 def common_exponent(words: Words, kind: Format) -> int | None:
-    """The largest e for which all words are multiples of 2^e; 0 if all are zero.
+    """The largest e for which all words are multiples of 2^e; 0 if all words are zero.
 
-    None if a word is infinite, NaN or -0.0, or if readers do not accept this exponent.
+    None if a word is infinite, NaN or -0.0, or if e is not in ``_EXPONENTS``.
     """
     bits = words.astype(np.uint64)
     fraction = np.uint64(kind.fraction)
@@ -77,7 +76,7 @@ def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:
 
 
 def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words | None:
-    """The words of numbers * 2^exponent. None if a result has no exact word. 0 becomes +0.0."""
+    """The words of numbers * 2^exponent. None if a word would have to be rounded."""
     with np.errstate(all="ignore"):
         exact = np.ldexp(numbers.astype(np.float64), exponent)
         words = words_of_values(exact, kind)
@@ -91,8 +90,8 @@ def encode(
 ) -> Parts | None:
     """Encodes a delta from ``base`` to ``new``, or without ``base`` a full record of ``new``.
 
-    ``marks``: a bitmap of the words that differ. Returns parts to be joined; None if the words are
-    on no grid, or if the grid is too fine.
+    ``marks``: a bitmap of the words that differ. Returns parts to be joined. Returns None if the
+    words are on no grid, or if a change has too many steps.
     """
     if base is None or marks is None:
         return _encode_full(new, method)
@@ -119,10 +118,10 @@ def encode(
 def decode(
     cursor: Cursor, state: Words, method: Compressor | None, *, full: bool, reverse: bool
 ) -> Words:
-    """The words of a full record, or the pattern to combine with ``state`` by exclusive or.
+    """Decodes the words of a full record, or for a delta the exclusive or of old and new words.
 
-    ``state`` does not change. Raises DamagedData if an entry of a full record, or an entry after
-    its steps, has no exact word.
+    ``state``: the old words, which do not change. Raises DamagedData if a new word would have to be
+    rounded.
     """
     if full:
         return _decode_full(cursor, len(state), state.itemsize, method)
@@ -241,8 +240,8 @@ def encode_numbers(numbers: Numbers, method: Compressor | None) -> Parts:
 def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | None) -> Numbers:
     """The next ``count`` numbers. Raises DamagedData if a number is greater than ``most``.
 
-    Raises DamagedData, too, unless exactly ``count`` numbers are stored. Allocates a fixed multiple
-    of ``count``.
+    Raises DamagedData, too, unless exactly ``count`` numbers are stored. The memory that it
+    allocates is in proportion to ``count``.
     """
     low_bits = cursor.byte()
     total = cursor.varint()
@@ -269,7 +268,10 @@ def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | N
 
 
 def _parameter(numbers: Numbers) -> int:
-    """The number of low bits for which the code is shortest, among five that the mean suggests."""
+    """The number of low bits for which the Rice codes are shortest.
+
+    Tries five values around a value that is computed from the mean.
+    """
     if not len(numbers):
         return 0
     middle = int(numbers.mean() * np.log(2)).bit_length()

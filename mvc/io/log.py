@@ -1,8 +1,7 @@
-"""Writes to the program's log: loggers ``mvc.*`` of the standard module ``logging``.
+"""Writes messages to the loggers ``mvc.*`` of Python's module ``logging``.
 
-Fields of an event become attributes of its log record, for formatters that write these attributes.
-If no module has imported ``logging``, nothing is logged. This module never imports ``logging``,
-because the import would delay every command.
+If the program has not imported ``logging``, nothing is logged. mvc does not import ``logging`` for
+this, because the import would delay every command.
 """
 
 from __future__ import annotations
@@ -16,6 +15,6 @@ Level = Literal["debug", "info", "warning", "error"]
 def log_event(
     logger: str, message: str, *, level: Level = "info", **fields: str | float | None
 ) -> None:
-    """Logs a message. ``fields`` become attributes of its log record."""
+    """Logs a message. ``fields``: additional attributes of the log record, for formatters."""
     if (logging := sys.modules.get("logging")) is not None:
         getattr(logging.getLogger(logger), level)("%s", message, extra=fields)

@@ -1,9 +1,9 @@
-"""forget: delete the states of versions; the commits, their ids and history stay.
+"""``mvc forget``: deletes the states of versions. The commits, their ids and history stay.
 
-``choose`` selects versions. ``preview`` shows what would be deleted. ``forget`` records the choice
-as one journal entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its
-bytes. If a version was selected by a rule, some of its objects (tensors and manifests) may stay as
-bases of deltas. If it was selected by name, none stays.
+``choose`` selects versions by name or by a rule. ``preview`` shows what would be deleted.
+``forget`` records the selection as one journal entry. From then on, the states of these versions
+cannot be read. The next ``gc`` deletes their objects (tensors and manifests) that no other version
+has. But if a rule selected a version, ``gc`` may retain objects that are bases of deltas.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Chosen(Struct, frozen=True):
     """``commits``: the versions to forget, newest first; may be empty.
 
     ``rules``: None if versions were named. ``already``: named versions that an earlier operation
-    forgot by name. ``short``: the ``best`` rules that keep fewer versions than their count.
-    ``queries_since_ns``: the time when recording of queries began; a rule with ``unqueried`` keeps
-    all older versions. ``restored``: versions whose dropped weights become stored again.
-    ``number``: the number of the operation that forgot the versions, or None.
+    forgot by name. ``short``: the ``best`` rules that keep fewer versions than they ask for.
+    ``queries_since_ns``: the time when recording of queries began; ``unqueried`` keeps all older
+    versions. ``restored``: versions whose dropped weights count as stored again. ``number``: the
+    number of the operation that forgot the versions, or None.
     """
 
     commits: tuple[Commit, ...]
@@ -71,10 +71,10 @@ class Chosen(Struct, frozen=True):
 def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = None) -> Chosen:
     """The versions that ``revs`` name, or those that ``rules`` select.
 
-    A version forgotten by rule may be forgotten again by name. Raises WrongUsage, UnknownRevision,
-    UnknownTarget, UnknownMetric. Raises RefConflict if HEAD is on a named version. Raises
-    RefConflict, too, if a named version is needed to retrain dropped weights, unless a version that
-    stays stores these weights. Rules skip versions that are needed to retrain.
+    A version forgotten by rule may be forgotten again by name. Raises RefConflict if HEAD is on a
+    named version, or if the recipe of dropped weights needs a named version and no version that
+    stays has the same weights. Rules skip versions that recipes need. Raises WrongUsage,
+    UnknownRevision, UnknownTarget, UnknownMetric.
     """
     store.fresh()
     revs = list(revs)
@@ -105,7 +105,7 @@ def _versions(store: Store, rev: Rev) -> list[CommitId]:
 def forget(store: Store, config: Config, chosen: Chosen, *, reason: str = "") -> Recorded | None:
     """Forgets the chosen versions. Durable on return. Returns None if no version is left to forget.
 
-    A version chosen by rule stays if, since the choice, a ref names it or it went live. Raises
+    A version that a rule selected stays if a ref now names it, or if it went live meanwhile. Raises
     RefConflict if HEAD is on a named version.
     """
     if not chosen.commits:
@@ -133,7 +133,7 @@ def forget(store: Store, config: Config, chosen: Chosen, *, reason: str = "") ->
 
 
 class _NothingLeft(Exception):
-    """All chosen versions are needed now, or forgotten already."""
+    """Every chosen version is needed now, or was forgotten meanwhile."""
 
 
 def _still_going(store: Store, chosen: Chosen) -> list[Commit]:
@@ -153,7 +153,7 @@ def _still_going(store: Store, chosen: Chosen) -> list[Commit]:
 def check_forgettable(store: Store, going: Sequence[Commit]) -> list[StateMark]:
     """Raises RefConflict for versions that cannot be forgotten by name.
 
-    Returns a mark for each version whose dropped weights become stored again.
+    Returns the marks of ``_restored_by``.
     """
     _refuse_head(store, going)
     return _restored_by(store, going)
@@ -171,10 +171,9 @@ def _refuse_head(store: Store, going: Iterable[Commit]) -> None:
 
 
 def _restored_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
-    """A mark "weights are stored" for each version whose retraining needs one of ``going``.
+    """Marks dropped weights as stored if their recipe needs a version in ``going``.
 
-    Such a version is stored again with the bytes of a third version. Raises RefConflict if no
-    version that stays has these weights.
+    This is possible if a version that stays has the same weights. Otherwise raises RefConflict.
     """
     marks: dict[CommitId, StateMark] = {}
     ids = {commit.id for commit in going}
@@ -211,7 +210,7 @@ def _sorted(versions: Iterable[Commit]) -> tuple[Commit, ...]:
 
 
 class ForgetPreview(Struct, frozen=True):
-    """What forgetting would delete. ``tensors``: how many tensors.
+    """What ``forget`` would delete. ``tensors``: how many tensors.
 
     ``shared``: how many tensors stay because other versions have them. ``files``, ``shared_files``:
     the same numbers for files without tensors. Dropped weights do not count. ``same``: maps a
@@ -237,10 +236,7 @@ def preview(
     grace: timedelta = DEFAULT_GRACE,
     progress: Progress | None = None,
 ) -> ForgetPreview:
-    """What forgetting would delete. Reads the graph, and samples of tensors to encode again.
-
-    Raises Busy.
-    """
+    """What ``forget`` would delete. Raises Busy."""
     return retry_on_rewrite(
         store.snapshot, lambda: _preview(store, config, chosen, grace, progress=progress)
     )

@@ -1,6 +1,6 @@
 """Writes a version into a folder, with code that builds the model without mvc.
 
-The export runs no stored code.
+The export does not run this code.
 """
 
 from __future__ import annotations

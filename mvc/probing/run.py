@@ -1,4 +1,7 @@
-"""Runs a model once under some conditions, and restores its state."""
+"""Runs a model once with given threads, determinism and seed, and hashes all that it computes.
+
+The comparison of two such runs shows the first layer whose results differ.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,14 @@ Loss = Callable[..., torch.Tensor]
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 _SPARSE = b"mvc.probe.sparse.1"  # begins the hashed bytes of a sparse gradient
-_RATE = 0.01  # learning rate of the step without an optimizer; any rate would do
+_RATE = 0.01  # learning rate if the caller gives no optimizer; any rate would do
 
 
 class NoDeterministicKernel(Exception):
-    """torch has no deterministic implementation of an operation. ``layer``: None if unknown."""
+    """torch has no deterministic implementation of an operation.
+
+    ``layer``: the layer that calls the operation; None if unknown.
+    """
 
     def __init__(self, layer: str | None, message: str) -> None:
         super().__init__(message)
@@ -44,7 +50,10 @@ def seed_all(seed: int) -> None:
 
 
 class Subject:
-    """A model with its inputs. Every run begins with the same weights and inputs.
+    """A model with its inputs.
+
+    Every run begins with the same weights and inputs. After a run, the weights, gradients and modes
+    of the model are as before.
 
     ``inputs``: a tensor, a tuple or list of arguments, or a mapping of named arguments.
     """
@@ -76,7 +85,7 @@ class Subject:
         yield from self.model.named_buffers()
 
     def run(self, conditions: Conditions, selection: LayerSelection) -> Summary:
-        """Makes one run: forward, and in training mode backward and one step of the optimizer.
+        """Computes the output, and in training mode the gradients and one step of the optimizer.
 
         Raises NoDeterministicKernel, and UnsupportedTensor for tensors whose bits cannot be
         compared.
@@ -127,9 +136,9 @@ class Subject:
             self._restore()
 
     def _outcome(self, args: Any, target: Any) -> tuple[tuple[TensorPrint, ...], ...]:
-        """Runs the model, and returns the hashes of the output and the loss.
+        """Runs the model, and in training mode one step of the optimizer.
 
-        In training mode, the optimizer then makes one step.
+        Returns the hashes of the output and of the loss.
         """
         with torch.set_grad_enabled(self._training):
             output = _call(self.model, args)
@@ -169,7 +178,7 @@ class Subject:
             module.training = training
 
     def _environment(self) -> Mapping[str, str]:
-        """Settings that may change the bits of a run, except those in ``conditions``."""
+        """Versions, hardware and settings that may change the bits of a run."""
         devices = sorted({_device(tensor) for _, tensor in self._weights()})
         return {
             "torch": setting()["torch"],
@@ -209,7 +218,10 @@ def _prints(value: Any, of: str) -> tuple[TensorPrint, ...]:
 
 
 def _mean_square(output: Any) -> torch.Tensor | None:
-    """The sum of the mean squares of all tensors that require a gradient."""
+    """The loss if the caller gives none: the sum of the mean squares of the output tensors.
+
+    Tensors that require no gradient are omitted.
+    """
     parts: Iterable[torch.Tensor] = (tensor for _, tensor in tensors_in(output))
     squares = [p.abs().square().mean() for p in parts if p.requires_grad and p.numel()]
     return torch.stack([s.float() for s in squares]).sum() if squares else None
@@ -218,7 +230,7 @@ def _mean_square(output: Any) -> torch.Tensor | None:
 def _descend(parameters: list[torch.nn.Parameter]) -> None:
     """Makes a step of plain gradient descent.
 
-    torch's optimizers are not used, because they first import the compiler, which takes seconds.
+    It uses no optimizer of torch, because torch would import its compiler, which takes seconds.
     """
     with torch.no_grad():
         for parameter in parameters:
@@ -228,7 +240,7 @@ def _descend(parameters: list[torch.nn.Parameter]) -> None:
 
 @contextmanager
 def _applied(conditions: Conditions) -> Iterator[None]:
-    """Sets threads and determinism during the block, and seeds the generators before the block."""
+    """Seeds the random generators, and sets threads and determinism for a ``with`` block."""
     threads = torch.get_num_threads()
     is_set = conditions.deterministic == torch.are_deterministic_algorithms_enabled()
     with kernels(None if is_set else conditions.deterministic):

@@ -1,4 +1,8 @@
-"""Messages between ``mvc.recipes.replay`` and the process that trains (``mvc.recipes.worker``)."""
+"""Messages between ``mvc.recipes.replay`` and the process ``mvc.recipes.worker``.
+
+A replay runs a recorded training again, to compute the weights of a version. It sends a ``Job`` to
+the process, which trains and answers with the events below.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,10 @@ class Job(Struct, frozen=True):
     """A training for the process to replay.
 
     ``base``: the path of a file with the initial weights; empty if the repository has these
-    weights. ``folder``: the working folder of the training. ``fork``: whether a fork of the process
-    runs the job. ``wanted``: ids of intermediate versions whose weights the process writes, in
-    addition to the result.
+    weights. ``anyway``: whether to train in an environment that differs from the recorded one.
+    ``folder``: the working folder of the training. ``result``: the file for the computed weights.
+    ``fork``: whether a fork of the process trains. ``wanted``: ids of intermediate versions whose
+    weights the process writes, too.
     """
 
     repository: str
@@ -35,8 +40,9 @@ class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
 
 
 class Compared(_Event, frozen=True):
-    """``where``: the current environment in one line. ``differences``: how the current environment
-    differs from the recorded one.
+    """The process has compared its environment with the recorded environment.
+
+    ``where``: the environment of the process, in one line.
     """
 
     where: str
@@ -50,7 +56,7 @@ class Stepped(_Event, frozen=True):
 
 
 class Reached(_Event, frozen=True):
-    """An intermediate version in ``Job.wanted`` was written to the file ``RESULT.ID``."""
+    """The weights of a version in ``Job.wanted`` were written to the file ``RESULT.ID``."""
 
     version: str
     seconds: float
@@ -67,9 +73,7 @@ class Ended(_Event, frozen=True):
 
 
 class Failed(_Event, frozen=True):
-    """The job failed. ``kind``: the name of the error's class if mvc defines this class; otherwise
-    empty.
-    """
+    """The job failed. ``kind``: the error's class in ``mvc.errors``; empty for any other class."""
 
     message: str
     hint: str | None

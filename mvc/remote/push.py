@@ -3,7 +3,7 @@
 Either all refs move, or none. A ref moves only if it still has the value that the sender expects.
 After the push, the local ref ``remotes/R/NAME`` has the value of the branch NAME of the remote R.
 The file ``.mvc/remotes/R/pushed`` records the position in the local journal (log of operations) up
-to which R has all versions and statements. Without this file, a push compares more of the journal.
+to which R has all versions and statements, so the next push compares only later operations.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ from mvc.types import Progress
 if TYPE_CHECKING:
     from mvc.remote.sending.sender import Sending
 
-_AT_ONCE = 1000  # limit of operations whose tombstones (purges) are sent together
+_AT_ONCE = 1000  # the most tombstones (records of purged versions) in one slice
 
 
 class Pushed(Transferred, frozen=True):
@@ -89,10 +89,10 @@ class Pushed(Transferred, frozen=True):
     ``passed_over``: tags that were not pushed, because they have another value at the remote.
     ``at_home``: versions of data sets whose contents are not pushed. ``denied``: scopes that the
     token lacks. Tags and deployments that need these scopes were not sent. ``not_there``: pairs of
-    a target and its live version. These versions are missing at the remote, so their deployments
-    were not sent. ``not_forgotten``: versions that are purged here, but not at the remote, because
-    the token lacks the scope ``admin``. ``refused``: deployments and retractions that the remote
-    refused, because another deployment to the target was made at the remote meanwhile.
+    a target and its live version, if the remote lacks this version. Their deployments were not
+    sent. ``not_forgotten``: versions that are purged here, but not at the remote, because the token
+    lacks the scope ``admin``. ``refused``: deployments and retractions that the remote refused,
+    because another deployment to the target was made at the remote meanwhile.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -118,10 +118,10 @@ def push(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Sends branches and tags (by default the current branch) and all versions that these need.
+    """Sends branches and tags (by default the current branch) and all versions that they need.
 
-    For all versions that the remote then has, sends tags, data sets, deployments and annotations,
-    too. All data are durable at the remote on return. If an error is raised, no ref has moved.
+    Sends tags, data sets, deployments and annotations of all versions that the remote has after the
+    push. All data are durable at the remote on return. If an error is raised, no ref has moved.
     Raises RefConflict for a move that is no fast-forward, and for a ref that was moved meanwhile;
     UnknownRevision; StateForgotten if neither side has a state; WeightsDropped if the remote could
     not recompute weights; RemoteUnreachable; RemoteRefused; the errors of the local and of the
@@ -130,7 +130,7 @@ def push(
     chosen = options or PushOptions()
     store.fresh()
     with closing(open_transport(remote, store, config)) as transport:
-        import_module("mvc.remote.sending.sender")  # slow, while ssh starts
+        import_module("mvc.remote.sending.sender")  # slow; ssh starts meanwhile
         work = _Push(store, config, remote, transport, progress=progress)
         if not chosen.dry_run:
             work.forget()
@@ -140,7 +140,7 @@ def push(
             *plan.tips,
             *work.replaced(plan.tips),
         ])  # fmt: skip
-        # The server's error could not name the ref, because the moves come with the last slice.
+        # Check the scopes here, because an error of the server would not name the ref.
         for update in plan.updates:
             check_news(work.head.scopes, (), adds=True, name=update.name)
         needed = work.needed(wanted, partial=chosen.partial)
@@ -190,7 +190,7 @@ def push_states(
     """
     store.fresh()
     with closing(open_transport(remote, store, config)) as transport:
-        import_module("mvc.remote.sending.sender")  # slow, while ssh starts
+        import_module("mvc.remote.sending.sender")  # slow; ssh starts meanwhile
         work = _Push(store, config, remote, transport, progress=progress)
         for id_ in versions:
             availability.check_stored(store, id_)
@@ -243,7 +243,7 @@ def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
     known = known_place(store, remote, PUSHED)
     if known is None:
         return
-    # The operation retracts deployments that the remote refused, so the remote lacks these.
+    # The operation may retract deployments that the remote refused. Do not send these deployments.
     retracted = {StatementId(row.subject) for row in recorded.entry.retractions}
     rows = [without_deployed(row, retracted) for row in operations(store.fresh(), known)]
     if known.place.sequence == recorded.sequence:
@@ -258,7 +258,10 @@ def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
 
 
 class _Push:
-    """Sends slices (parts of a transfer). ``forgot``: whether the remote applied a new purge."""
+    """One push, which sends slices (parts of a transfer).
+
+    ``forgot``: whether the remote applied a new purge.
+    """
 
     def __init__(
         self, store: Store, config: Config, remote: Remote, transport: Transport,
@@ -285,14 +288,11 @@ class _Push:
         self._purged = set[CommitId]()
         self._accepted = set[StatementId]()
         self._refused = dict[StatementId, RefusedDeployment]()
-        self._end, self._alone = self.head.place, True  # _alone: no other client wrote
+        self._end, self._alone = self.head.place, True  # _alone: no other client writes meanwhile
         self._identity = self.head.identity  # empty for an empty bucket
 
     def forget(self) -> None:
-        """Sends purges before all other data.
-
-        So the remote applies the purges even if the rest of the push fails.
-        """
+        """Sends purges. Call it first, so that they apply even if the rest of the push fails."""
         snapshot = self._store.snapshot
         place = None if self._known is None else self._known.place
 
@@ -308,16 +308,13 @@ class _Push:
 
     @property
     def not_forgotten(self) -> tuple[CommitId, ...]:
-        """Versions that are purged here, but not at the remote.
-
-        The token does not allow the purge.
-        """
+        """Versions that are purged here, but not at the remote, because the token forbids it."""
         theirs = filter(self._store.snapshot.has_commit, tips_of(self.head.refs))
         known = Ancestors(self._store.snapshot, theirs)
         return tuple(id_ for id_ in sorted(self._purged) if id_ in known)
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
-        """The request for versions and statements that the remote lacks, as far as known here."""
+        """What to send: the versions and statements that the remote lacks, as far as known here."""
         store, remote, known = self._store, self._remote, self._known
         seen = [] if known is None else [r.commit for r in remote_refs(store.fresh(), remote.name)]
         theirs = dict.fromkeys([*tips_of(self.head.refs), *self.head.unnamed, *seen])
@@ -325,7 +322,7 @@ class _Push:
         wanted = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
         if known is None:
             return wanted
-        due = known.new_since_push(store, have)  # pushed since by other repositories
+        due = known.new_since_push(store, have)  # versions that other repositories pushed
         for number, recorded in self._due.items():
             due += deployed_by(store.snapshot, recorded) if number < known.dealt else ()
         return replace(wanted, after=known.place, due=tuple(due))
@@ -337,9 +334,9 @@ class _Push:
                 yield from deployed_by(self._store.snapshot, recorded)
 
     def replaced(self, tips: Sequence[CommitId]) -> Iterator[CommitId]:
-        """The versions of unsent deployments and retractions on some targets.
+        """The versions of unsent deployments and retractions on targets that this push updates.
 
-        These are the targets whose live version the remote will have.
+        The remote will have the live version of these targets.
         """
         snapshot, theirs = self._store.snapshot, [*tips_of(self.head.refs), *tips]
         known = Ancestors(snapshot, filter(snapshot.has_commit, theirs))
@@ -403,7 +400,7 @@ class _Push:
                 )
 
     def _slices(self, wanted: Wanted) -> Generator[Slice]:
-        """The slices that answer ``wanted``, without statements that the remote would refuse."""
+        """The slices to send for ``wanted``, without statements that the remote would refuse."""
         if not wanted.versions and not wanted.restore:
             return
         from mvc.remote.sending.sender import send
@@ -414,7 +411,9 @@ class _Push:
             yield self._allowed(slice_)
 
     def _unsent(self, recorded: Recorded) -> Recorded:
-        """An operation without the statements that the remote has or no longer needs."""
+        """The operation without the deployments and retractions that the remote has or need not
+        get.
+        """
         entry, known = recorded.entry, self._known
         if known is not None and recorded.sequence < known.dealt and own_targets(recorded):
             deployed = {deployment.id for deployment in entry.deployments}
@@ -423,11 +422,10 @@ class _Push:
         return self._due.get(recorded.sequence, recorded)
 
     def _allowed(self, outgoing: Slice) -> Slice:
-        """The slice without tombstones, deployments, retractions and proofs that the token does
-        not allow.
+        """Removes tombstones, deployments, retractions and proofs that the token does not allow.
 
-        Deployments that other repositories recorded are not removed. The remote has them already,
-        or raises an error.
+        Does not remove deployments that other repositories recorded: the remote has them, or raises
+        an error.
         """
         if not self.head.scopes and not self.head.protected:
             return outgoing
@@ -438,7 +436,7 @@ class _Push:
                 if isinstance(statement, Tombstone) and not self._may_forget:
                     denied.add(statement.id)
                     self._purged |= {CommitId(statement.subject)} if sent.is_own else set()
-                # a replay here may prove a version of a branch that this token may not push
+                # The proof may be about a version of a branch that this token may not push.
                 if (
                     isinstance(statement, ReplayProof)
                     and CommitId(statement.subject) in self._closed
@@ -492,10 +490,7 @@ class _Push:
         return got
 
     def _remaining(self) -> Iterator[tuple[Recorded, set[StatementId]]]:
-        """Yields pairs of an operation and ids of its statements.
-
-        The ids are those of its deployments and retractions that remain to be sent.
-        """
+        """Yields operations, each with the ids of its deployments and retractions to send."""
         snapshot = self._store.snapshot
         for row in operations(self._store.fresh(), self._known):
             refused = {new.id for new in row.entry.deployments} & self._refused.keys()
@@ -506,14 +501,14 @@ class _Push:
             )
 
     def refused(self) -> tuple[RefusedDeployment, ...]:
-        """The refused deployments that are not retracted here, one for each target."""
+        """For each target, one refused deployment that is not retracted here."""
         refused = (
             self._refused[id_] for _, ids in self._remaining() for id_ in ids & self._refused.keys()
         )
         return tuple({deployment.target: deployment for deployment in refused}.values())
 
     def not_there(self) -> tuple[tuple[str, CommitId], ...]:
-        """Targets and their live versions, where the remote lacks the live version."""
+        """Pairs of a target and its live version, if the remote lacks this version."""
         pending = {
             (new.target, new.subject)
             for row, ids in self._remaining()
@@ -534,7 +529,7 @@ class _Push:
         *,
         is_new: bool = True,
     ) -> None:
-        """Counts the entries that the remote accepted, and notes accepted statements.
+        """Counts the entries that the remote accepted, and collects the ids of their statements.
 
         ``refused``: statements that the remote refused. ``is_new``: whether the remote lacked a
         part of the slice.
@@ -549,7 +544,9 @@ class _Push:
         self.tally.entries(outgoing.head, entries, versions_in(entries))
 
     def remember(self, updates: Sequence[RefUpdate]) -> None:
-        """Records the remote's refs, and the positions up to which both journals are processed."""
+        """Records the remote's refs, how much of the local journal was sent, and how much of the
+        remote's journal was read.
+        """
         store, remote, head = self._store, self._remote, self.head
         if not remote.name:
             return
@@ -571,12 +568,12 @@ class _Push:
             keep_place(store, remote, PUSHED, replace(known, dealt=end, left=left))
         read = known_place(store, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
-        if self._alone and was_read:  # no other client wrote there since
+        if self._alone and was_read:  # the remote has nothing new
             known = read or KnownPlace(self._identity, self._end)
             known = replace(known, identity=self._identity, place=self._end)
             keep_place(store, remote, FETCHED, known)
         elif read is not None and read.place.sequence > head.place.sequence:
-            # The remote was rolled back.
+            # The remote's journal became shorter: the next fetch reads it from the start.
             keep_place(store, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 
@@ -586,7 +583,7 @@ def _without_statements(sent: Sent, refused: Container[StatementId]) -> Sent:
 
 
 class _ByValue:
-    """The versions of data sets whose files are stored, not only their paths and hashes."""
+    """Contains the versions of data sets whose files are stored, not only paths and hashes."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

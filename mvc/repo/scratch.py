@@ -12,14 +12,14 @@ from mvc.store.store import Store
 
 
 class Scratch(Struct, frozen=True):
-    """A folder, and the file system that gives its files the repository's permissions."""
+    """A folder, and a file system that gives new files the permissions of the repository."""
 
     fs: FileSystem
     folder: Path
 
 
 def scratch(store: Store, name: str) -> Scratch:
-    """The folder ``.mvc/NAME``. A missing folder is created. Raises IoFailed if it is a file."""
+    """The folder ``.mvc/NAME``, created if missing. Raises IoFailed if ``.mvc/NAME`` is a file."""
     folder = store.folder / name
     try:
         store.fs.make_dir(folder, exist_ok=True, within=store.folder)

@@ -1,4 +1,4 @@
-"""Metrics and params of versions and annotations: conversion and checks."""
+"""Converts and checks the metrics (numbers) and params (texts) of versions and annotations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def params_from(values: Mapping[str, object]) -> dict[str, str]:
 
     Raises WrongUsage with the name of a value that JSON cannot represent.
     """
-    import json  # rarely needed
+    import json  # slow, and rarely needed
 
     result = {}
     for name, value in values.items():

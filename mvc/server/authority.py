@@ -16,9 +16,9 @@ _BEARER = "bearer "
 
 
 class Caller(Struct, frozen=True):
-    """The authenticated caller. ``scopes``: scopes for the requested repository, never empty.
+    """The authenticated caller. ``scopes``: its rights in the requested repository, never empty.
 
-    ``sender``: the token or account that is recorded with a change.
+    ``sender``: the token or account, as recorded with each change of the caller.
     """
 
     name: str
@@ -42,7 +42,10 @@ class Gate(Protocol):
 
 
 class Account:
-    """A gate for ssh: every client is the account of this process. ``allowed``: its scopes."""
+    """A gate for ssh, which authenticated the client: the caller is the account of this process.
+
+    ``allowed``: the scopes of the caller. If empty, the caller may do everything.
+    """
 
     def __init__(self, allowed: tuple[str, ...] = ()) -> None:
         self._scopes = scopes.within(allowed, "") if allowed else ALL

@@ -1,7 +1,8 @@
 """A store: an open repository folder.
 
-Its snapshot reads the journal, its graph finds the records of an object, its recovery decodes these
-records, and its thread pool runs this work.
+``snapshot`` reads the journal (the list of all changes). ``graph`` finds the records from which an
+object, such as a tensor, can be decoded, and ``recovery`` decodes these records. ``publish``
+appends an entry to the journal, and ``sweep`` deletes files that no entry names.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ GITIGNORE = ".gitignore"  # so that a git repository around the folder ignores t
 
 
 SharedBy: TypeAlias = Literal["group", "all"]
-"""Who may use a repository: ``group``: its owner and group; ``all``: all users may read it, too."""
+"""``group``: a group of users may read and write a repository. ``all``: all may read it, too."""
 _SHARES: dict[SharedBy, int] = {"group": 0o2070, "all": 0o2075}
 
 
@@ -102,10 +103,7 @@ def create(
 
 
 def share_new(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
-    """Allows the group of a new folder to use the folder.
-
-    Raises IoFailed if the system does not allow this.
-    """
+    """Gives a new folder the permissions of ``shared``. Raises IoFailed if this is not possible."""
     if shared not in _SHARES:
         raise WrongUsage(f"shared is {shared!r}", hint=f"use {' or '.join(_SHARES)}")
     identity = fs.stat(folder)
@@ -119,7 +117,7 @@ def share_new(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
 
 
 class DiskUse(Struct, frozen=True):
-    """Bytes of the journal, and of each pack by number; the index is not counted."""
+    """The number of bytes on disk, without the index. ``packs``: maps pack numbers to bytes."""
 
     journal: int
     packs: dict[int, int]
@@ -130,7 +128,7 @@ class DiskUse(Struct, frozen=True):
 
 
 class Store:
-    """An open repository folder. Safe across threads; opens itself again after a fork."""
+    """An open repository folder. Several threads may use it at the same time."""
 
     def __init__(
         self,
@@ -141,7 +139,7 @@ class Store:
         thresholds: IndexThresholds | None = None,
         pool: Executor | None = None,
     ) -> None:
-        """Opens ``folder``. ``pool`` runs hashing, encoding and decoding; by default a new pool.
+        """Opens ``folder``. ``pool`` runs hashing, encoding and decoding. None: a new thread pool.
 
         ``thresholds``: when entries at the end of the journal are indexed. Raises
         UnsupportedFormat, DamagedData, HistoryMissing and IoFailed.
@@ -172,7 +170,7 @@ class Store:
         )
         self._pool: ThreadPoolExecutor | None = None
         self.provided: dict[bytes, memoryview] = {}
-        """Objects, by id, that can be read although they are not stored (``providing``)."""
+        """Maps ids to objects that can be read although they are not stored (``providing``)."""
         self._graph: Graph | None = None
 
     @property
@@ -205,10 +203,7 @@ class Store:
 
     @property
     def graph(self) -> Graph:
-        """The storage graph of the snapshot.
-
-        Its module is imported late: most queries decode nothing.
-        """
+        """The storage graph, which finds the records to decode for an object."""
         from mvc.store.graph.search import Graph, Speed
 
         with self._lock:
@@ -247,10 +242,7 @@ class Store:
 
     @property
     def recovery(self) -> Recovery:
-        """Decodes objects.
-
-        Its module is imported late: commands such as ``mvc log`` need no numpy.
-        """
+        """Decodes objects."""
         from mvc.store.recovery.recover import Recovery
 
         return Recovery(self.snapshot.packs, self.graph, self.pool, self.provided)
@@ -264,7 +256,7 @@ class Store:
 
     @property
     def arenas(self) -> Arenas:
-        """Memory for encoded records, reused by later commits."""
+        """Memory for encoded records. Later commits use this memory again."""
         from mvc.store.packs.arena import Arenas
 
         if self._arenas is None:
@@ -274,9 +266,8 @@ class Store:
     def require(self, features: frozenset[str] = frozenset()) -> None:
         """Records format features durably in the file ``format``.
 
-        Call it before bytes that need these features are written. The caller must not have locked
-        the journal. Raises ReadOnly if a feature that is recorded already forbids this release to
-        write.
+        Call it before bytes that need these features are written, and not under the journal's lock.
+        Raises ReadOnly if this release may not write because of a recorded feature.
         """
         self._required |= features
         present = read_features(self.fs, self.folder)
@@ -287,7 +278,7 @@ class Store:
     def check_writable(self, done: str) -> None:
         """Raises ReadOnly if the folder cannot be written, and InvalidTime if the clock is invalid.
 
-        ``done``: what the message says cannot be done, such as "collected".
+        ``done``: the participle in the message "nothing can be collected".
         """
         self.require()
         if not self.writable:
@@ -307,10 +298,7 @@ class Store:
         return 0 if identity is None else identity.size
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
-        """Appends records to packs; with ``fresh``, only to new packs.
-
-        Its module is imported late, like those of all writers.
-        """
+        """Appends records to packs; with ``fresh``, only to new packs."""
         from mvc.store.writing.pack_writer import PackWriter
 
         return PackWriter(
@@ -348,7 +336,7 @@ class Store:
         """As ``publish``, for several entries in a row under one lock.
 
         ``makes`` runs under the lock, too. For each entry, it yields a function that returns the
-        entry. When ``makes`` continues after this, the snapshot includes the entry.
+        entry. After each ``yield`` of ``makes``, the snapshot includes the entry.
         """
         from mvc.store.publishing.publish import publish_all
 
@@ -362,11 +350,11 @@ class Store:
         return recorded
 
     def index_anew(self) -> None:
-        """Indexes a journal that was just replaced, so that no other process has to index it."""
+        """Indexes a journal that has replaced the old journal."""
         self.snapshot.index_tail(force=True)
 
     def sweep(self) -> int:
-        """Deletes packs that no journal entry names, and temporary files. Returns their bytes.
+        """Deletes packs that no journal entry names, and temporary files. Returns the freed bytes.
 
         A pack that another process writes to is locked and not deleted. A reader that needs a
         deleted pack detects this and searches again.
@@ -375,7 +363,7 @@ class Store:
         freed = 0
         with ExitStack() as locks:
             unnamed = self._lock_unnamed(locks, ends.all_proven())
-            # Read twice: some packs may have been published before they were locked.
+            # An entry may have named a pack before the pack was locked, so read the entries again.
             named = ends.all_proven() if unnamed else {}
             for number, path in unnamed.items():
                 freed += 0 if named.get(number) else self._delete(path)
@@ -409,7 +397,7 @@ class Store:
         return paths
 
     def _delete(self, path: Path) -> int:
-        """Deletes a locked file; returns its bytes."""
+        """Deletes a locked file. Returns its size in bytes."""
         size = self._size_of(path)
         self.fs.unlink(path, missing_ok=True)
         return size

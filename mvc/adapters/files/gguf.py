@@ -1,7 +1,8 @@
-"""GGUF files of llama.cpp: settings by name, positions of the tensors, numbers.
+"""Parses GGUF files, the model files of llama.cpp.
 
-Plain numbers are ordinary tensors. A quantized tensor consists of blocks. It becomes a tensor of
-bytes, and the blocks of a row are the last dimension.
+A GGUF file has settings, the names and positions of tensors, and the data of the tensors. A
+quantized tensor is stored in blocks of a fixed number of bytes. mvc reads it as a tensor of bytes:
+its last dimension is the number of bytes of a row.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3).
 """
@@ -22,13 +23,13 @@ from mvc.model.tensor import TensorSpec, shared_spec
 GGUF = b"GGUF"
 _ALIGNMENT = "general.alignment"
 _MAX_SETTINGS = 1 << 16
-_MAX_TEXT = 1000  # bytes of a setting's text
+_MAX_TEXT = 1000  # bytes; a longer text of a setting is truncated
 _NUMBERS = {
     0: ("uint8", "B"), 1: ("int8", "b"), 2: ("uint16", "H"), 3: ("int16", "h"),
     4: ("uint32", "I"), 5: ("int32", "i"), 6: ("float32", "f"), 7: ("bool", "?"),
     10: ("uint64", "Q"), 11: ("int64", "q"), 12: ("float64", "d"),
 }  # fmt: skip
-"""Numeric types of settings: name, and format of ``struct``."""
+"""Maps codes of numeric types of settings to their names and their formats in ``struct``."""
 _TEXT, _ARRAY = 8, 9
 TYPES = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
@@ -42,14 +43,15 @@ TYPES = {
     34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
     41: ("Q1_0", 128, 18),
 }  # fmt: skip
-"""Types of tensors (ggml_type): name, numbers per block, bytes per block."""
+"""Maps codes of tensor types (ggml_type) to name, numbers per block, and bytes per block."""
 
 Setting = str | int | float
 
 
 class GgufTensor(NamedTuple):
-    """``type``: ggml's name of the type. ``offset``: position relative to the start of the tensor
-    data.
+    """A tensor of the header. ``type``: ggml's name of its type.
+
+    ``offset``: number of bytes from the start of the tensor data.
     """
 
     key: str
@@ -59,7 +61,7 @@ class GgufTensor(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    """What the header says.
+    """The settings and tensors that the header lists.
 
     ``settings``: maps names to values. A long text is truncated. An array is replaced by a text
     with its type and length.

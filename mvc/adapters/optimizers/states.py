@@ -1,8 +1,9 @@
-"""Optimizers and mappings of weights in a file, found in its structure.
+"""Finds the states of optimizers, and the weights, in a parsed checkpoint file.
 
-An optimizer is a mapping with ``state`` and ``param_groups``, as torch's ``state_dict`` returns, or
-with ``state`` and ``groups`` of names, as a ``Recorder`` (which commits versions during a training)
-stores. An optimizer may be anywhere in a file. The file is untrusted.
+The state of an optimizer is a mapping in the file. torch's ``state_dict`` has the keys ``state``
+and ``param_groups``. A ``Recorder``, which commits versions during a training, writes the keys
+``state`` and ``groups``. The mapping may be nested in other mappings and lists. The file is
+untrusted, so the depth and the number of searched containers are limited.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mvc.errors import BadModelFile, DamagedData
 from mvc.model.tensor import TensorSpec
 
 SCALARS = frozenset({"step"})
-"""State of torch's optimizers that is one number per parameter."""
+"""Names of values in the state of torch's optimizers that are one number per parameter."""
 SCALAR_BYTES = 8
 _MARK = b"groups"
 _MAX_DEPTH = 8
@@ -34,9 +35,9 @@ ParameterId = int | str
 
 
 class TensorRef(Struct, frozen=True):
-    """A reference to a tensor of the file. ``content``: the index of its stored bytes in the file.
+    """A reference to a tensor of the file. ``content``: position of its data in ``file.contents``.
 
-    ``whole``: whether the tensor fills this content, so that it is not a view.
+    ``whole``: whether the tensor is the whole content, not a view of a part.
     """
 
     content: int
@@ -45,10 +46,11 @@ class TensorRef(Struct, frozen=True):
 
 
 class Parameter(Struct, frozen=True):
-    """The state of one parameter.
+    """The state that an optimizer has for one parameter.
 
-    ``spec``: dtype and shape of the parameter. ``members``: maps names to tensors of the
-    parameter's shape. ``scalars``: maps names to numbers.
+    ``spec``: dtype and shape of the state's tensors. ``members``: maps the name of each tensor,
+    such as ``exp_avg``, to the position of its content. ``scalars``: maps names, such as ``step``,
+    to numbers.
     """
 
     spec: TensorSpec
@@ -57,7 +59,7 @@ class Parameter(Struct, frozen=True):
 
 
 class ParameterGroup(Struct, frozen=True):
-    """Parameters that share hyperparameters. ``names``: their names in the model, if known."""
+    """Parameters that share hyperparameters (``values``). ``names``: their names, if known."""
 
     values: Mapping[str, object]
     parameters: tuple[ParameterId, ...]
@@ -65,7 +67,7 @@ class ParameterGroup(Struct, frozen=True):
 
 
 class OptimizerState(Struct, frozen=True):
-    """An optimizer in a file. ``place``: the path of its mapping in the file."""
+    """The state of an optimizer. ``place``: where its mapping is in the file, as keys with dots."""
 
     place: str
     groups: tuple[ParameterGroup, ...]
@@ -73,13 +75,11 @@ class OptimizerState(Struct, frozen=True):
 
 
 WeightKey = tuple[str, str, str]
-"""File, path of the mapping in the file, and name of the weights."""
+"""Path of the file, place of the mapping in the file, and name of the weight."""
 
 
 class Weight(NamedTuple):
-    """A tensor outside of optimizers. ``place``: the path of the mapping or list that has the
-    tensor.
-    """
+    """A tensor outside of optimizers. ``place``: where the mapping or list with the tensor is."""
 
     path: str
     place: str
@@ -92,10 +92,10 @@ class Weight(NamedTuple):
 
 
 class FileState(Struct, frozen=True):
-    """The optimizers and weights in a file of a version. ``step``: its step number, if recorded.
+    """The optimizers and weights in a file. ``step``: the recorded number of the training step.
 
     ``weights``: for each mapping or list with weights, a tuple of these weights, in order.
-    ``ordered``: whether the file has the insertion order of mappings.
+    ``ordered``: whether the file stores mappings in the order of insertion.
     """
 
     path: str
@@ -111,16 +111,13 @@ def has_optimizer(skeleton: bytes) -> bool:
 
 
 def scalar_contents(file: PlacedFile) -> list[int]:
-    """The contents (stored parts of a file) that may be scalars.
-
-    ``file_state`` needs their bytes.
-    """
+    """The positions of contents that may be scalars. ``file_state`` needs their bytes."""
     specs = enumerate([content.spec for content in file.contents])
     return [i for i, spec in specs if spec.nbytes <= SCALAR_BYTES and spec.dtype in _NUMBERS]
 
 
 def parsed_state(path: str, parsed: ParsedFile) -> FileState:
-    """The result of ``file_state`` for a file whose contents can be read."""
+    """Reads the scalars of a file, and returns the result of ``file_state``."""
     skeleton, scalars = parsed.skeleton(), dict[int, bytes]()
     for i in scalar_contents(parsed) if has_optimizer(skeleton) else ():
         out = bytearray(parsed.contents[i].spec.nbytes)
@@ -132,9 +129,9 @@ def parsed_state(path: str, parsed: ParsedFile) -> FileState:
 def file_state(
     path: str, file: PlacedFile, skeleton: bytes, scalars: Mapping[int, bytes]
 ) -> FileState:
-    """The optimizers and weights of a file. Empty if its structure cannot be read.
+    """The optimizers and weights of a file. Empty if the structure of the file cannot be read.
 
-    ``scalars``: maps contents to bytes.
+    ``scalars``: maps the positions of ``scalar_contents`` to bytes.
     """
     if file.format == "safetensors":
         weights = tuple(Weight(path, "", t.key, _ref(t)) for t in file.tensors)
@@ -158,7 +155,7 @@ def _ref(tensor: Any) -> TensorRef:
 def _search(
     path: str, value: Any, scalars: Mapping[int, bytes]
 ) -> tuple[list[OptimizerState], list[tuple[Weight, ...]]]:
-    """The optimizers in a nested value, and for each other container its weights."""
+    """The optimizers in a nested value, and the weights of all other mappings and lists."""
     optimizers, weights = list[OptimizerState](), list[tuple[Weight, ...]]()
     waiting, seen = [("", value, 0)], set[int]()
     while waiting and len(seen) <= _MAX_VISITS:
@@ -203,9 +200,9 @@ def _optimizer(
 
 
 def _parameter(values: Any, scalars: Mapping[int, bytes]) -> Parameter | None:
-    """The state of one parameter from its mapping.
+    """The state of one parameter.
 
-    None if it has no tensors, tensors of different shapes, or invalid scalars.
+    None if ``values`` has no tensors, tensors of different dtypes or shapes, or invalid scalars.
     """
     if not isinstance(values, Mapping):
         return None
@@ -255,9 +252,10 @@ def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator
 
 
 def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | TensorRef:
-    """A plain value is returned unchanged. A tensor of one number becomes this number.
+    """Converts a tensor of one number to this number. Returns any other tensor unchanged.
 
-    Any other tensor is returned unchanged.
+    Returns a number or text unchanged. Returns None for any other value, and for an integer of more
+    than 64 bits.
     """
     if isinstance(value, TensorRef):
         number = _number(value, scalars)

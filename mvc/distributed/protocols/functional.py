@@ -1,13 +1,14 @@
-"""Functional geometric monitoring (FGM): workers send only small counters while the mean model is
-safe.
+"""Functional geometric monitoring (FGM), a protocol for distributed training.
 
-A drift is a worker's model minus the global model. A drift is safe while the value of the safe
-function at the drift is negative. psi is the sum of these values over all workers. A round has
-sub-rounds. In a sub-round, each worker counts by how many quanta the value at its drift has risen.
-The quantum is an amount that is fixed for the sub-round. examples/reproduce/distributed/README.md
-explains the protocol. In a flush, all workers send their drifts. With rebalancing, the safe zone
-(all safe drifts) is divided: one half is for the coordinator (``mu``), one half for the workers
-(``lambda``).
+examples/reproduce/distributed/README.md explains the protocol. A *drift* is a worker's model minus
+the global model. The *safe function* computes a number from a drift. The drift is safe while this
+number is negative. psi is the sum of the numbers of all workers. While psi is far below zero, a
+worker does not send its drift. It sends only by how many *quanta* its number has risen since the
+*sub-round* began. A quantum is an amount that is fixed for the sub-round.
+
+In a *flush*, all workers send their drifts. Without rebalancing, this ends the round. With
+rebalancing, the round may continue: half of the safe zone (all safe drifts) is for the flushed
+drifts, the other half for new drifts.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Listening, Vector, Worker
 
 SHARE = 0.5
-"""The fraction of the safe zone for the workers after a flush (lambda)."""
+"""The fraction of the safe zone for the workers after a flush (lambda in the literature)."""
 
 _TOLERANCE = 1e-9  # added to a quotient before rounding down
 _MOST = 2.0**32 - 1  # maximum of a counter, which has 32 bits
 
 
 class FunctionalCoordinator(Coordinator):
-    """``counts.balances``: the number of flushes after which the round continued."""
+    """The coordinator. ``counts.balances``: how many flushes did not end their round."""
 
     def _quantum(self) -> float:
         return 0.0 if self.measuring else -self.safe.at_zero / 2
@@ -59,9 +60,7 @@ class FunctionalCoordinator(Coordinator):
             counter = self._next_subround(psi)
 
     def _collect(self) -> Listening[float]:
-        """Asks all workers for their values. Returns the sum, in the order of the workers'
-        numbers.
-        """
+        """Asks all workers for their values. Returns the sum of the values."""
         values: dict[int, float] = {}
         self._send(m.Collect, self.members)
         while len(values) < len(self.members):
@@ -90,7 +89,7 @@ class FunctionalWorker(Worker):
         self._quantum = message.quantum
         self._counter = 0
         self._zero = self.safe.at_zero
-        return self._watch()  # the preceding encoding error may raise the value
+        return self._watch()  # an encoding error of the last round may have raised the value
 
     def _value(self) -> float:
         """The value of the safe function phi for the drift X.
@@ -101,9 +100,7 @@ class FunctionalWorker(Worker):
         return share * self.safe.of(self._rounded() / share)
 
     def _watch(self) -> list[m.Message]:
-        value = (
-            self._value()
-        )  # computed at every update, so that numbers that are not finite are detected at once
+        value = self._value()  # computed at every update, to detect numbers that are not finite
         if self._quantum == 0:  # after Collect; a rise counts in the next sub-round
             return []
         quotient = (value - self._zero) / self._quantum + _TOLERANCE

@@ -1,8 +1,8 @@
-"""Training in the processes of ``torch.distributed``.
+"""Trains one model in several processes, which exchange messages through ``torch.distributed``.
 
-This package has the processes and their exchanges, the coordinator's part, the object for training
-scripts, and the command that starts the processes. The protocols are in
-``mvc.distributed.protocols``. In mvc, only this package creates process groups.
+``launch`` starts the processes of a training. ``script`` runs the training script in each process,
+and the script uses the object in ``participant``. The process of rank 0 is the ``coordinator``.
+``mvc.distributed.protocols`` decides which messages to send.
 """
 
 from mvc.errors import need_torch

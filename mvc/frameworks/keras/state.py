@@ -1,12 +1,12 @@
-"""The full state of a Keras training, and resuming from it, bit for bit on the same machine.
+"""Records the full state of a Keras training, and resumes from it with the same bits.
 
 A version has two files: the weights of the model, and the training state. The training state has
-the optimizer's variables, the seed generators of layers, running metrics, random generators, and
-the position in ``fit``.
+the optimizer's variables, the seed generators of layers, running metrics, the states of random
+generators, and the position in ``fit``.
 
-When an epoch begins, Keras draws random numbers for its order. If the generators are set to their
-state before the draw, the same order is drawn again. To verify this, the state after the draw is
-compared by a digest. Keras also has its own generator for layers without a seed generator.
+When an epoch begins, Keras draws the order of its batches at random. To resume inside an epoch, the
+random generators are set to their state before this draw, so that Keras draws the same order again.
+A digest of their state after the draw shows whether this succeeded.
 """
 
 from __future__ import annotations
@@ -61,10 +61,7 @@ class TrainingSource:
         self.digest: str | None = None
 
     def batch_begins(self) -> None:
-        """Call it for every batch.
-
-        At the first batch of an epoch, the order was drawn just before.
-        """
+        """Call it before every batch. At the first batch of an epoch, it computes ``digest``."""
         if self.digest is None:
             self.digest = _digest(rng_state())
 
@@ -105,7 +102,7 @@ class TrainingSource:
 
 
 class RestoredFit:
-    """A version that was loaded into a model, and its data for the rest of ``fit``."""
+    """Restores a version in a model, and resumes ``fit`` at its position."""
 
     def __init__(
         self,
@@ -117,11 +114,11 @@ class RestoredFit:
         data: FitData,
         epochs: Any,
     ) -> None:
-        """Compares the version with the training, then restores it.
+        """Compares the version with the training, and then restores the version in ``model``.
 
-        If version and training do not match, raises CannotResume with the reason before any change.
-        ``data``: the result of ``data_of_fit`` for the ``fit`` that resumes. ``epochs``: the number
-        at which that ``fit`` ends.
+        Raises CannotResume before any change if the training cannot continue from the version.
+        ``data``: the result of ``data_of_fit`` for the ``fit`` that resumes. ``epochs``: the
+        argument ``epochs`` of this ``fit``.
         """
         self._recorded = recorded = training_state(repo, commit, name, by=_BY)
         self.epoch, self.batch = int(recorded["batch"]["epoch"]), int(recorded["batch"]["batch"])
@@ -155,25 +152,22 @@ class RestoredFit:
         _set_random_state(recorded["rng"])
 
     def enter_epoch(self) -> None:
-        """Sets the random generators so that the order of the interrupted epoch is drawn again.
-
-        Call it before this epoch restarts.
-        """
+        """Call it before the interrupted epoch restarts: Keras then draws the same order again."""
         self._metrics.apply()
         _set_random_state(self._recorded["order"]["before"])
 
     def leave_skipped(self) -> None:
         """Sets the random generators to the version's state.
 
-        Call it after the done batches were skipped.
+        Call it after ``fit`` has skipped the batches that were trained before the interruption.
         """
         _set_random_state(self._recorded["rng"])
 
     def _check(self, why: str | None, sizes: list[str]) -> None:
         """Raises CannotResume if the epoch cannot be continued.
 
-        ``why``: why the data cannot be read again, or None. ``sizes``: how the amounts of data
-        differ.
+        ``why``: why the data cannot be read again, or None. ``sizes``: differences of sizes between
+        the recorded data and the present data.
         """
         recorded, commit = self._recorded, self.resumed.commit
         _check_random(recorded["rng"])
@@ -202,7 +196,7 @@ class RestoredFit:
 
 
 def _keras_setting() -> dict[str, str]:
-    """Settings of Keras and torch that determine the bits of the next batch."""
+    """Versions and settings of Keras and torch that may change the bits of a training."""
     import keras
 
     return {**setting(), "keras": str(keras.__version__)}
@@ -221,7 +215,7 @@ def _check_random(recorded: Any) -> None:
 
 
 def _set_random_state(recorded: Mapping[str, Any]) -> None:
-    set_own_generator(recorded["keras"])  # may draw from Python's generator, so set that afterwards
+    set_own_generator(recorded["keras"])  # may change Python's generator, which is set afterwards
     set_rng_state(recorded)
 
 

@@ -1,10 +1,10 @@
-"""Selects codings by a rule, or prepares candidates for the solver.
+"""Selects what ``mvc repack`` stores by a rule, or prepares the decision for the solver.
 
-A *coding* is a full record of a content (a tensor of a version) or a delta. A *shape* maps a
-content to an earlier content, and to the codings of a delta from that earlier content. The solver
-decides which of these deltas to store, and which contents to store in full (``ContentPlan``). Four
-goals are met by a rule instead: an interval, the layout of the settings, reset points to add, and
-reset points to remove.
+A *content* is the bytes of one tensor. A *coding* is one stored form of a content: a full record,
+or a delta from another content. A *shape* has for each content at most one delta, from an earlier
+content. The solver decides which deltas of a shape to store, and which contents to store in full
+(``ContentPlan``). Four goals of a repack need no solver: a reset point every N versions, the layout
+in the settings, reset points to add, and reset points to remove.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mvc.store.writing.layout import Layout as SkipLayout
 Shape: TypeAlias = Mapping[bytes, tuple[bytes, list[Candidate]]]
 """Maps a content to an earlier content, and to the codings of a delta from that content."""
 Group: TypeAlias = tuple[int, int]
-"""Pack and offset of a payload that several codings share."""
+"""Pack and offset of a payload that contains several contents."""
 
 
 def of_unversioned(costs: Costs) -> Selection:
@@ -48,9 +48,10 @@ def of_unversioned(costs: Costs) -> Selection:
 
 
 def coded_from(costs: Costs, bases: Iterable[int | None]) -> Shape:
-    """Codes each content from the base of the first version that has the content.
+    """The shape in which the base of each content is the same tensor in another version.
 
-    ``bases``: for each version the position of its base.
+    This version is the base of the first version that has the content. ``bases``: for each version
+    the position of its base version.
     """
     first, shape = costs.survey.first, dict[bytes, tuple[bytes, list[Candidate]]]()
     for i, base in enumerate(bases):
@@ -65,12 +66,12 @@ def coded_from(costs: Costs, bases: Iterable[int | None]) -> Shape:
 
 
 def history(costs: Costs) -> Shape:
-    """Codes each content from the parent of its first version, so that deltas form a chain."""
+    """The shape with deltas from the parent of the first version that has the content."""
     return coded_from(costs, (version.parent for version in costs.survey.versions))
 
 
 def as_stored(costs: Costs) -> Shape:
-    """Codes each content by its smallest stored delta."""
+    """The shape with the smallest stored delta of each content."""
     shape: dict[bytes, tuple[bytes, list[Candidate]]] = {}
     numbers = {id_: number for number, id_ in enumerate(costs.survey.first)}
     for id_, base, candidates in costs.of_whole_blobs():
@@ -87,8 +88,8 @@ def as_stored(costs: Costs) -> Shape:
 class ContentPlan:
     """The solver's input for a shape.
 
-    ``contents``: ids in the order of versions. ``numbers``: maps the id of a content to its
-    position in ``contents``.
+    ``contents``: the sizes and decoding times of full records and deltas. ``numbers``: maps the id
+    of a content to its position in ``contents``.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class ContentPlan:
         alternatives: Mapping[CommitId, Alternative] | None = None,
         factors: Mapping[Group, float] | None = None,
     ) -> None:
-        """``weight``: seconds per gigabyte. ``alternatives``: recipes that the solver may choose.
+        """``weight``: how many seconds of recovery time are worth one stored gigabyte; None if time
+        does not count. ``alternatives``: recipes, with which the solver may drop weights.
 
         ``factors``: maps a group (contents that share one payload) to the factor by which the sizes
         of its contents are multiplied.
@@ -133,9 +135,7 @@ class ContentPlan:
 
     @cached_property
     def solver(self) -> Solver:
-        """The solver. Without ``weight``, only bytes count, and the solver works on bundles of
-        contents.
-        """
+        """The solver. Without ``weight``, contents that the same versions have are one node."""
         return Solver(self._priced if self._bundles is None else self._bundles.priced)
 
     @property
@@ -149,10 +149,10 @@ class ContentPlan:
         return round(sum(sizes))
 
     def _timed(self, version: Version, numbers: Iterable[int]) -> tuple[int, float]:
-        """A version's recovery time in nanoseconds without decoding, and a ratio.
+        """Returns a version's recovery time without decoding, in nanoseconds, and a ratio.
 
-        The ratio is elapsed time to CPU time when several threads decode the version's large
-        contents.
+        The ratio is the elapsed time divided by the CPU time when several threads decode the large
+        contents of the version.
         """
         records = [o for number in numbers for o in self._full[number]]
         large = [0.0 if self._is_serial(o) else o.seconds for o in records]
@@ -181,15 +181,16 @@ class ContentPlan:
         return Edge(self.numbers[base], self.numbers[id_], stored, ns=ns, forward=forward)
 
     def selection(self, layout: Selected) -> Selection:
-        """The codings for a layout of the solver, plus the stored codings of blobs that no version
-        has.
+        """The codings that the solver's result ``layout`` selects.
+
+        The stored codings of blobs that no version has are added.
         """
         return self.codings(layout if self._bundles is None else self._bundles.contents(layout))
 
     def codings(self, layout: Selected) -> Selection:
-        """As ``selection``, for a layout of contents.
+        """As ``selection``, but the nodes of ``layout`` are single contents.
 
-        A delta is stored in the direction in which recoveries use it.
+        Each delta is encoded in the direction in which recoveries decode it.
         """
         chosen = of_unversioned(self._costs)
         for number in sorted(layout.sources):
@@ -216,10 +217,10 @@ def deltas(shape: Shape) -> Iterator[Candidate]:
 def trainings(
     survey: Survey, alternatives: Mapping[CommitId, Alternative], numbers: Mapping[bytes, int]
 ) -> dict[int, Training]:
-    """Maps each version that still has its weights to its recipe.
+    """Maps the positions of versions with stored weights to their recipes.
 
-    ``numbers``: the positions of contents. If the base of a recipe has dropped its weights, the
-    recipe of the base must run first.
+    ``numbers``: maps ids of contents to positions. If the weights of a recipe's base were dropped,
+    the time of the base's recipe is added.
     """
     dropped, results = survey.graph.history.dropped, dict[int, Training]()
     for commit, recipe in alternatives.items():
@@ -249,9 +250,9 @@ def by_rule(costs: Costs, goal: Goal) -> Selection:
 def at_interval(costs: Costs, interval: int) -> Selection:
     """A reset point every ``interval`` versions, and deltas from parents.
 
-    A version is recovered from the nearest reset point before or after it (VSOL §3.2.8). If
-    ``interval`` is 1 or 2, the reset point before the version is never farther than the one after
-    it. Then no delta leads to a reset point (``Layout.is_near``).
+    A version is recovered from the nearest reset point before or after it (thesis VSOL, §3.2.8). If
+    ``interval`` is 1 or 2, the reset point before is at least as near as the one after. So no delta
+    leads to a reset point.
     """
     survey, plan = costs.survey, ContentPlan(costs, history(costs))
     sources = set(plan.roots)
@@ -268,10 +269,10 @@ def at_interval(costs: Costs, interval: int) -> Selection:
 
 
 def skips(costs: Costs, step: int) -> Shape:
-    """Codes each content from the base that a layout with skip deltas chooses (``skipping``).
+    """The shape with deltas from the versions that a layout with skip deltas chooses as bases.
 
-    A content that is stored as an approximate step or an optimizer's step is coded from the parent
-    version.
+    A content that is stored as an approximate step or as an optimizer's step has a delta from the
+    parent version.
     """
     survey = costs.survey
     chains_ = chains(costs, SkipLayout(step=step))
@@ -288,11 +289,10 @@ def skips(costs: Costs, step: int) -> Shape:
 def skipping(costs: Costs, layout: SkipLayout) -> Selection:
     """The codings that commits with this layout would have stored.
 
-    Each blob is coded once, from the blob with the same path and name in the base version that the
-    layout chooses. Blobs of a reset point are stored in full, too. Near another reset point, they
-    are stored only in full. If a new delta saves too little, the stored delta stays, unless too
-    many deltas would follow each other. Approximate and optimizer steps stay, because other deltas
-    would be larger.
+    The layout chooses a base version for each version. Each blob has one delta, from the blob with
+    the same path and name in the base version. If this delta saves too little, the stored delta
+    stays, unless its path of deltas is too long. Blobs of a reset point have a full record. If
+    another reset point is near, they have no delta. Approximate and optimizer steps stay.
     """
     chosen, survey, chains_ = of_unversioned(costs), costs.survey, chains(costs, layout)
     depths: dict[bytes, int] = {}
@@ -320,14 +320,14 @@ def skipping(costs: Costs, layout: SkipLayout) -> Selection:
 
 
 def chains(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
-    """For each version its chain: the deltas from a version that is stored in full to
-    this version.
+    """For each version its chain: the versions to decode in order, from one that is stored in full
+    to this version.
     """
     chains_: list[tuple[Link, ...]] = []
     for i, version in enumerate(costs.survey.versions):
         chain = () if version.parent is None else chains_[version.parent]
         predicted = bool(chain) and _is_predicted(costs, i)
-        if not predicted:  # a predicted version is a delta from the previous version
+        if not predicted:  # a predicted version is a delta from its parent
             ends = not chain or layout.ends(chain, version.sequence)
             at = -1 if ends else chain.index(layout.base(chain, version.sequence))
             chain = chain[: at + 1]
@@ -360,11 +360,11 @@ def with_reset_points(costs: Costs, ids: Sequence[CommitId]) -> Selection:
 
 
 def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selection, Selection]:
-    """Two selections that lack the full records that only these versions need.
+    """Returns two selections without the full records that only these versions need.
 
-    The first selection has only stored codings. The second selection adds the smallest deltas to
-    contents without a path. Raises Unattainable if one of the versions is not a reset point, or
-    could not be recovered.
+    The first selection has only stored codings. The second selection has new deltas, too, to
+    contents that no stored delta leads to. Raises Unattainable if one of the versions is not a
+    reset point, or could not be recovered.
     """
     survey, stored = costs.survey, Selection(costs.candidates)
     numbers, before = numbers_of(survey, ids), costs.sources
@@ -392,8 +392,8 @@ def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selecti
 def drop_full(chosen: Selection, costs: Costs, removed: Set[bytes]) -> None:
     """Drops the full records of the blobs ``removed``.
 
-    If other blobs share the payload of such a record, they are encoded again. But if no version has
-    one of these blobs, it cannot be encoded again; then the payload stays.
+    If such a record is a payload of several blobs, the other blobs are encoded again. If a blob of
+    the payload belongs to no version, it cannot be encoded again, and the payload stays.
     """
     mates: set[bytes] = set()
     for group in costs.candidates.groups.values():
@@ -407,7 +407,7 @@ def drop_full(chosen: Selection, costs: Costs, removed: Set[bytes]) -> None:
 
 
 def _connect(costs: Costs, chosen: Selection) -> set[bytes]:
-    """Adds the smallest deltas that lead to all contents. Returns the contents without a path."""
+    """Adds the smallest deltas that lead to all contents. Returns contents that none leads to."""
     edges: dict[bytes, list[tuple[int, bytes, bytes]]] = defaultdict(list)
     full, shape = {o.node for o in chosen if o.base is None}, history(costs)
     for coding in chosen:

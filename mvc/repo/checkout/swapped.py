@@ -21,9 +21,9 @@ _GOING = ".old"  # suffix of a folder that is being deleted
 
 
 class SwappedFolder:
-    """Manages the link ``output``. The parent folder of the link must exist.
+    """Manages the link ``output``. The folder that contains the link must exist.
 
-    Raises WrongUsage for the name ``.``, and for a path inside ``.mvc``.
+    Raises WrongUsage if ``output`` is ``.`` or inside ``.mvc``.
     """
 
     def __init__(self, fs: FileSystem, output: Path) -> None:
@@ -39,7 +39,8 @@ class SwappedFolder:
         """The name of the folder that the link points to.
 
         None if ``output`` is missing or an empty folder. Raises WouldOverwrite if ``output`` is
-        something else that mvc did not create. With ``force``, any link is accepted.
+        neither a link nor an empty folder, or a link that mvc did not create. With ``force``, any
+        link is accepted.
         """
         present, target = self._fs.stat(self._link, follow=False), self._fs.read_link(self._link)
         is_free = present is None or (present.is_dir and not self._fs.list(self._link))
@@ -68,7 +69,7 @@ class SwappedFolder:
             retained = {self.target(force=force), *keep}
             for name in fs.list(self.parent) if tidy else ():
                 is_ours = self._ours.fullmatch(name.removesuffix(_GOING)) and name not in retained
-                if is_ours and fs.read_link(self.parent / name) is None:  # a user made a link
+                if is_ours and fs.read_link(self.parent / name) is None:  # mvc makes no such link
                     _remove_at_once(fs, self.parent / name)
             yield
 
@@ -76,8 +77,8 @@ class SwappedFolder:
     def next(self, label: str, *, force: bool = False, tidy: bool = True) -> Iterator[Path]:
         """A ``with`` block with a new folder for the version ``label``.
 
-        If the block fails before ``lead_to``, the new folder is deleted. Without ``tidy``, folders
-        of earlier swaps remain.
+        If the block fails before it calls ``lead_to``, the new folder is deleted. ``tidy``: first
+        delete folders of earlier swaps.
         """
         fs = self._fs
         new = self.parent / f"{SWAPPED}{self._name}.{label}-{os.urandom(4).hex()}"

@@ -1,7 +1,7 @@
-"""Iterates over versions in order. Each version is decoded once, from the version before it.
+"""Iterates over the states of versions, oldest first. Decodes each state from the previous one.
 
-While the caller uses a version, a thread decodes the next version. At most two states are in
-memory, in addition to the states that the caller retains.
+While the caller uses a state, a thread decodes the next state. At most two states are in memory, in
+addition to states that the caller retains.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def iter_versions(
 ) -> Iterator[tuple[Version, Any]]:
     """``Repository.iter_versions``, but ``since`` and ``until`` are in ns since 1970.
 
-    ``absent``: fetches an absent state, or raises the error that the state is absent. This call
-    raises UnknownRevision, UnknownTarget and WrongUsage; iteration raises all other errors.
+    ``absent``: a function that fetches an absent state, or raises the error. ``iter_versions``
+    raises UnknownRevision, UnknownTarget and WrongUsage. The iteration raises all other errors.
     """
     if on_error not in ON_ERROR:
         raise WrongUsage(f"on_error is {on_error!r}", hint="use one of " + ", ".join(ON_ERROR))
@@ -101,9 +101,8 @@ def _ahead(
 class _Decoder:
     """Decodes a version from the contents (tensor data) of the previous version.
 
-    The caller has the arrays of the previous version, too, and may have changed them. If so, the
-    hashes of the next version are wrong, and mvc decodes the next version from the repository
-    instead.
+    The caller has the arrays of the previous version, too, and may have changed them. Then the
+    decoded contents have wrong hashes, and mvc decodes the version without the previous version.
     """
 
     def __init__(self, store: Store, path: str | None, keys: Collection[str] | None) -> None:
@@ -136,10 +135,10 @@ class _Decoder:
         contents = {i: entry.contents[i] for i in out}
         requests = [Request(c.id, c.spec, out[i]) for i, c in contents.items()]
         recovery = self._store.recovery
-        if not recovery.fill_from(self._previous, requests):  # the caller may have modified arrays
+        if not recovery.fill_from(self._previous, requests):  # if the caller has changed arrays
             recovery.fill(requests)
         self._previous = {c.id: out[i] for i, c in contents.items()}
-        # The skeleton is all bytes outside of tensors. Many versions have the same skeleton.
+        # The skeleton is all bytes of the file outside of tensors. It rarely changes, so keep it.
         if entry.skeleton != self._skeleton[0]:
             self._skeleton = entry.skeleton, skeleton_of(self._store.recovery, entry)
         skeleton = self._skeleton[1]

@@ -1,4 +1,4 @@
-"""Divides a state among the files of a sharded model: the inverse of ``load_state``."""
+"""Divides a state (a mapping of names to tensors) among the files of a sharded model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 NEW_SHARD = 5 * 10**9
-"""The largest sum of tensor bytes in one file of a new folder, as in huggingface_hub."""
+"""Maximum number of tensor bytes in one file of a new folder, as in huggingface_hub."""
 
 
 def divided(
@@ -26,9 +26,9 @@ def divided(
 ) -> dict[str, Mapping[str, Any] | StateFile | FileEntry]:
     """Maps paths in ``folder`` to the files of a sharded model: shards and an index.
 
-    A tensor of the version ``commit`` stays in its file. A new tensor goes to the last file. The
-    index lists all tensors. Raises WrongUsage if a value is not a tensor, or if a file of
-    ``commit`` has another format than safetensors.
+    A tensor that the version ``commit`` has stays in its file. A new tensor goes to the last file.
+    The index maps all tensors to files. Raises WrongUsage if a value is not a tensor, or if a file
+    of ``commit`` has another format than safetensors.
     """
     specs, manifest = StateFile.of(state).specs, manifests.of_commit(store, commit)
     if no_tensors := state.keys() - specs.keys():

@@ -24,7 +24,10 @@ TAG = "tags/"
 
 
 class Head(Struct, frozen=True):
-    """``branch``: None if HEAD is detached. ``commit``: None if the branch has no version yet."""
+    """A branch and its newest commit. ``branch``: None if HEAD is detached.
+
+    ``commit``: None if the branch has no commit.
+    """
 
     branch: str | None
     commit: CommitId | None
@@ -56,7 +59,7 @@ def head(snapshot: Snapshot) -> Head:
 
 
 def head_if_known(snapshot: Snapshot) -> Head:
-    """As ``head``, but both fields are None if the entry that moved HEAD is lost."""
+    """As ``head``, but if the journal entry that moved HEAD is lost, both fields are None."""
     try:
         return head(snapshot)
     except DamagedData:
@@ -66,8 +69,8 @@ def head_if_known(snapshot: Snapshot) -> Head:
 def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
     """``branch`` and its newest commit. If ``branch`` is None, the result of ``head``.
 
-    If the branch has no version, raises UnknownRevision unless the branch is current or ``new``,
-    and RefConflict if a tag has the same name.
+    If the branch has no commit, raises UnknownRevision, unless the branch is current or ``new``. A
+    branch without a commit must not have the name of a tag: raises RefConflict.
     """
     if branch is None:
         return head(snapshot)
@@ -90,7 +93,11 @@ def tagged(snapshot: Snapshot, name: str) -> CommitId | None:
 
 
 def refuse_namesake(snapshot: Snapshot, prefix: str, kind: str, name: str) -> None:
-    """Raises RefConflict if a branch and a tag would share a name, which would be ambiguous."""
+    """Raises RefConflict if there is a ref ``prefix + name``, because two refs with the same name
+    would be ambiguous.
+
+    ``kind``: the word for this ref in the message.
+    """
     if snapshot.ref(prefix + name) is not None:
         raise RefConflict(f"a {kind} {name} exists already", hint="choose another name")
 

@@ -1,9 +1,9 @@
-"""Checks an LMDB file before LMDB opens it: offsets must be in their page, pages in the file.
+"""Checks the file of the index, an LMDB database, before LMDB opens it.
 
-LMDB trusts its file. A flipped bit in a page's header or in a pointer makes LMDB read outside the
-page or outside its memory map. This kills the process, at every start. So all pages that the newest
-header reaches are checked first: the main tree, the tree of free pages, and the lists of free
-pages. Stored keys and values are not checked here, because they have hashes.
+LMDB trusts its file. A flipped bit in a page's header or in an offset makes LMDB read outside the
+page or outside the file, and kills the process at every start. So all pages that LMDB may read are
+checked first: the main tree, the tree of free pages, and the lists of free pages. Stored keys and
+values are not checked here, because they have hashes.
 
 Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), file version 1, 64-bit,
 little-endian.
@@ -50,9 +50,9 @@ class _Header(Struct, frozen=True):
 def check_pages(file: ReadFile) -> None:
     """Raises DamagedData for a file on which LMDB could crash.
 
-    If another process writes during the check, it may overwrite pages that the checked header still
-    uses. Then the header has changed, and the new header is checked. After ``_TRIES`` changes, the
-    file counts as valid: the writing process has checked the file, too, and has not crashed.
+    Another process may overwrite pages during the check, and then changes the header. So if a check
+    fails and the header has changed, the file is checked again. After ``_TRIES`` changes, the file
+    counts as valid, because the other process has checked it, too.
     """
     for _ in range(_TRIES):
         header = _newest(file)
@@ -136,7 +136,7 @@ class _Check:
     def _mark(self, number: int, count: int = 1) -> None:
         """Marks pages as reached.
 
-        Raises DamagedData for a page that is reached twice or not in the file.
+        Raises DamagedData for a page that was reached before or is not in the file.
         """
         if number < 2 or number + count - 1 > self._header.last or count > self._header.last:
             raise _wrong(number)
@@ -192,7 +192,7 @@ class _Check:
         if not 2 <= number <= self._header.last:
             raise _wrong(number)
         page_number, _, flags, low, high = _PAGE.unpack(self._read(number, _PAGE.size))
-        count = low | high << 16  # a shorter value may have replaced a longer one
+        count = low | high << 16  # a short value may have more pages than it needs
         fits = _PAGE.size + length <= count * self._size and number + count <= self._end
         if page_number != number or flags & ~_DIRTY != _OVERFLOW or not fits:
             raise _wrong(number)

@@ -1,9 +1,9 @@
-"""Searches in the index and its *tail*: the keys of journal entries that are not indexed yet.
+"""Finds journal entries by keys, such as the name of a ref, in the index and in the *tail*.
 
-The index covers the journal up to some entry. Its keys are in a few sorted sets, the *runs*
-(``runs``). The tail is the sorted keys of later entries, in memory. A search uses index and tail. A
-damaged index is rebuilt from the journal. If the folder cannot be written, there is no index, and
-the tail begins at the first entry.
+The index is on disk. It has the keys of the journal's entries up to some entry, in a few sorted
+lists, the *runs* (``runs``). The tail is a sorted list in memory, with the keys of all later
+entries. A damaged index is rebuilt from the journal. If there is no index, and the folder cannot be
+written, the tail has the keys of all entries.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FEW = 64
 class IndexThresholds(Struct, frozen=True):
     """When the tail is added to the index.
 
-    ``tail``: the tail is indexed when it has this many entries. ``far``: if this many bytes of the
-    journal are not indexed, their keys are not added to the tail, but directly to the index, in
+    ``tail``: the number of entries in the tail at which they are indexed. ``far``: if so many bytes
+    of the journal are not indexed, their keys are added to the index without using the tail, in
     batches of ``batch`` entries.
     """
 
@@ -50,8 +50,8 @@ class IndexThresholds(Struct, frozen=True):
 class IndexReader:
     """Searches in the runs of the index and in the tail.
 
-    ``position``: end of the last entry in index and tail. ``tip``: this entry, if it is in the
-    tail. ``gaps``: lost entries that the index does not cover. ``rebuilt``: whether a damaged index
+    ``position``: end of the newest entry in index and tail. ``tip``: this entry, if it is in the
+    tail. ``gaps``: lost entries after the end of the index. ``rebuilt``: whether a damaged index
     was replaced.
     """
 
@@ -75,12 +75,12 @@ class IndexReader:
         self.tip: Recorded | None = None
         self.gaps: list[Gap] = []
         self.rebuilt = False
-        self.superseded: Meta | None = None  # the state, if it is that of a replaced journal
+        self.superseded: Meta | None = None  # what the index has, if its journal was replaced
         self.lent: Lent | None = None  # the open index, if there is one
         self._meta = Meta(journal.identity, GENESIS, ())
         self._runs: list[RunReader] = []
         self._tail: list[bytes] = []
-        self._unread: list[int] = []  # entries whose records have no keys in the tail yet
+        self._unread: list[int] = []  # entries whose objects have no keys in the tail yet
 
     @property
     def indexed(self) -> Position:
@@ -152,12 +152,11 @@ class IndexReader:
     def _read_tail(self, low: bytes) -> None:
         """Before a search for objects, adds the keys of objects to the tail.
 
-        Before the first such search, the tail lacks these keys, because they must be read from the
-        packs.
+        These keys are added late, because they must be read from the packs.
         """
         if low[:1] not in {keys.BLOB, keys.EDGE} or not self._unread:
             return
-        # The oldest entry first. ``known`` has the objects of earlier entries in this loop.
+        # ``known``: the objects of earlier entries in this loop.
         known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
         fresh = [
             key
@@ -172,8 +171,8 @@ class IndexReader:
     ) -> Iterator[bytes]:
         """The keys of an entry's objects and deltas.
 
-        ``known``: by first bytes of an object's id, the first entry with this object, as far as
-        known.
+        ``known``: maps the first bytes of objects' ids to the first entry with the object. New
+        objects are added.
         """
         members = [member for _, _, header in records for member in header.members]
         objects = {member.id[: keys.ID_BYTES] for member in members}
@@ -207,14 +206,14 @@ class IndexReader:
             self.renew()
 
     def restart(self) -> None:
-        """Empties the tail, which then begins at the end of the index."""
+        """Empties the tail. ``read_on`` fills it again from the end of the index."""
         if self.lent is None:
             self._without_index()
         else:
             self._use(self._meta)
 
     def follow_journal(self) -> None:
-        """Adapts the index and the tail to a new journal that has replaced the old one."""
+        """Call it after a new journal has replaced the old journal: updates index and tail."""
         if self.lent is None:
             self._without_index()
             return
@@ -342,10 +341,10 @@ class IndexReader:
     # -- writing the index ---------------------------------------------------------------
 
     def flushed_end_to_index(self, *, force: bool = False) -> int | None:
-        """Flushes the journal.
+        """Flushes the journal, and returns the number of its bytes to index; None if nothing to do.
 
-        Returns the byte up to which to index it; None if there is nothing to do. The index must not
-        cover an entry that a power loss could remove, nor an entry after a gap of lost entries.
+        An entry must be durable before it is indexed. Entries after a gap (lost entries) are not
+        indexed.
         """
         if self.lent is None or not self._writable or not self.position.sequence or self.gaps:
             return None
@@ -357,8 +356,7 @@ class IndexReader:
     def index_far_end(self) -> None:
         """If many bytes of the journal are not indexed, indexes them without using the tail.
 
-        After an index was lost or a journal replaced, a single process does this, and other
-        processes wait until it has finished. If this fails, searches use the tail.
+        Only one process does this, and other processes wait. If it fails, searches use the tail.
         """
         if self.lent is None or not self._writable or not self._is_far_behind():
             return
@@ -376,7 +374,8 @@ class IndexReader:
 
     def _index_far(self) -> None:
         known = self.superseded
-        # If the indexed journal was longer than this one, entries are missing. Do not hide that.
+        # If the journal has fewer entries than were indexed, entries are lost. Do not index the
+        # journal: a new index would hide the loss.
         if self._is_far_behind() and (
             known is None or self._journal.reaches(known.position.sequence)
         ):
@@ -404,7 +403,7 @@ class IndexReader:
         for recorded in self._journal.scan(last):
             torn = recorded.copies < 2 and recorded.after.offset >= end
             if torn or recorded.after.offset > end:
-                break  # the next writer completes the second copy only of an entry in the tail
+                break  # the next writer can complete this entry only if it is not indexed
             batch.extend(keys.entry_keys(recorded))
             records_ = records.of(recorded.entry)
             batch.extend(self._object_keys(recorded.offset, records_, known))

@@ -1,10 +1,12 @@
-"""Executes a plan: a list of actions, each of which recovers one piece of an object.
+"""Executes a plan (``mvc.store.graph.plan``) that decodes objects, such as tensors.
 
-A piece is at most 32 MiB. A piece that the caller does not request is deleted when no later action
-needs it. An optimizer's step predicts a piece from its base (the weights before the step) and
-inputs (moments, for example). A predicted chunk (1 MiB) depends only on the chunks at the same
-offset of base and inputs. So a series of predicted versions is decoded chunk by chunk, and the
-chunks of base and inputs are in the CPU cache.
+A plan is a list of actions. Each action decodes one *piece*: at most 32 MiB of an object. A piece
+that the caller did not request is deleted when no later action needs it.
+
+A *predicted* piece is computed by an optimizer's step from a base (the weights before the step) and
+inputs (moments, for example). Each chunk (1 MiB) of the piece needs only the chunks at the same
+offset of base and inputs. So a series of predicted versions is decoded chunk by chunk, with the
+needed chunks in the CPU cache.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from mvc.store.recovery.walk import Walker, room_for
 
 _T = TypeVar("_T")
 MOST_PIECES = 12 * PIECE
-"""Maximum bytes in memory of pieces that actions need, but that the caller did not request."""
+"""Maximum number of bytes in memory of pieces that the caller did not request."""
 
 
 def carry_out(
@@ -36,7 +38,7 @@ def carry_out(
 ) -> None:
     """Fills ``outs``, which maps the id of each requested object to a buffer for its piece.
 
-    ``available``: pieces that are in memory already, at which the plan may begin. ``parallel`` and
+    ``available``: pieces in memory, by object id, from which the plan may decode. ``parallel`` and
     ``check``: as for ``Walker.walk``. Raises DamagedData.
     """
     for id_ in outs.keys() & available.keys():
@@ -64,8 +66,8 @@ def carry_out(
 def _parts(actions: Sequence[Action]) -> list[list[Action]]:
     """Divides actions into parts that are executed one after another.
 
-    The actions of a part are executed together, chunk by chunk. An action that needs whole pieces
-    is a part by itself.
+    The actions of one part are executed together, chunk by chunk. An action that cannot be executed
+    chunk by chunk is the only action of its part.
     """
     parts: list[list[Action]] = []
     for action in actions:
@@ -86,9 +88,9 @@ def _by_windows(
     parallel: bool,
     check: bool,
 ) -> None:
-    """Executes a part on whole pieces, or, to save memory, on a few chunks at a time.
+    """Executes a part on whole pieces. To save memory, it may process a few chunks at a time.
 
-    ``pieces``: the buffers of pieces that the caller, or another part of the plan, uses.
+    ``pieces``: the buffers of pieces that the caller or another part of the plan uses.
     """
     nbytes = part[0].steps[-1].member.nbytes
     for action in part:
@@ -117,10 +119,10 @@ def _by_windows(
 def _slots(
     part: Sequence[Action], pieces: Mapping[bytes, memoryview]
 ) -> tuple[dict[bytes, int], int]:
-    """Assigns a buffer number to each piece that only this part uses.
+    """Assigns a buffer to each piece that only this part uses.
 
-    Returns the number of buffers, too. A buffer is used for another piece when no later action
-    needs its piece.
+    Returns the index of the buffer of each piece, and how many buffers are needed. When no later
+    action needs a piece, its buffer is used for another piece.
     """
     slots: dict[bytes, int] = {}
     spare: list[int] = []

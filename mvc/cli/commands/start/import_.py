@@ -1,10 +1,10 @@
 """``mvc import``.
 
-Each model file becomes a version of one tracked path, in order of time. A checkpoint folder, such
-as DIR/checkpoint-500, becomes one version. A subfolder with numbered checkpoints, such as DIR/run1
-with DIR/run1/checkpoint-500, becomes a branch. mvc skips versions that exist already, so you can
-repeat the command. mvc skips and lists a file whose name is not that of a model file, unless the
-file is an argument. With --data, mvc stores a file or folder as a data set (tag data/NAME).
+Each model file becomes a version of the same tracked path, oldest first. A checkpoint folder,
+such as DIR/checkpoint-500, becomes one version. A subfolder with numbered checkpoints, such as
+DIR/run1 with DIR/run1/checkpoint-500, becomes a branch. mvc skips versions that exist already, so
+you can repeat the command. mvc skips and lists files in DIR that do not have the name of a model
+file. With --data, mvc stores a file or folder as a data set (tag data/NAME).
 """
 
 from __future__ import annotations

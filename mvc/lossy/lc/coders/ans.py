@@ -1,12 +1,11 @@
-"""Asymmetric numeral systems (Duda 2013; the range variant): nearly the entropy of the symbols.
+"""Entropy coding by asymmetric numeral systems (Duda 2013; the range variant).
 
-docs/format.md, "Payload of steps", describes the bytes and how they are read. Letters are coded
-from the last to the first. A *letter* is one symbol, or a byte of 2, 4 or 8 symbols if that needs
-no more bytes. A letter of several symbols is faster, and uses correlations of neighbours. The coder
-has a state, and with a single state it would need a Python loop over letters. So there are many
-states, called *lanes*. A row of letters, one letter for each lane, takes a few array operations.
-Each lane costs about 3 bytes, which limits the number of lanes. If there are few symbols, there are
-few lanes, and coding is slow.
+docs/format.md, "Payload of steps", describes the encoded bytes and how to decode them. A *letter*
+is one symbol, or a byte of 2, 4 or 8 symbols if the encoded letters need hardly more bytes. The
+encoder codes the last letter first. It has many states, called *lanes*, because a coder with one
+state would need a Python loop over letters. A row of letters, one letter for each lane, takes a few
+array operations. The final state of each lane is stored in about 3 bytes. So a short input gets few
+lanes, and is coded slowly.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ Letters = NDArray[Any]
 
 CONSTANT, RAW, CODED, PACKED = range(4)
 _WORD = 16  # bits
-_SPARE = 4  # bits of a state above the precision: the loss is below 0.1 %
+_SPARE = 4  # bits of a state in addition to the precision; they keep the loss below 0.1 %
 _PRECISION = (12, 16)
 _LANE_SHARE = 0.0125  # at most this share of the bytes is for the states of lanes
-_ROWS = (256, 8192)  # letters of a lane, unless _LANES requires another number
-_LANES = (4, 2048)  # least and most lanes; more if lanes would be too long
-_WORTH = 1.005  # letters of several symbols may need this multiple of the least bytes
-_DEAR = 1.05  # if lanes cost more than this factor, another coder is tried
+_ROWS = (256, 8192)  # least and most letters of a lane; a lane of a short input has fewer letters
+_LANES = (4, 2048)  # least and most lanes; a long input has more lanes
+_WORTH = 1.005  # letters of several symbols are used if they need at most 0.5 % more bytes
+_DEAR = 1.05  # if the states of lanes add more than 5 %, the coder ``packed`` is tried, too
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
@@ -74,7 +73,7 @@ def encode(symbols: Symbols, alphabet: int) -> Parts:
 
 
 def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
-    """The next ``count`` symbols."""
+    """Decodes the next ``count`` symbols."""
     if not count:
         return np.empty(0, np.uint8)
     width, form = _width(alphabet), cursor.byte()
@@ -99,7 +98,8 @@ def _width(alphabet: int) -> int:
 def _letters(symbols: Symbols, alphabet: int) -> tuple[int, Letters, NDArray[Any], float]:
     """Divides symbols into letters.
 
-    Returns symbols per letter, letters, count of each letter, and estimated bytes.
+    Returns the number of symbols per letter, the letters, how often each letter occurs, and the
+    estimated number of encoded bytes.
     """
     counts = occurrences(symbols)
     size = _size(counts)
@@ -113,7 +113,7 @@ def _letters(symbols: Symbols, alphabet: int) -> tuple[int, Letters, NDArray[Any
 
 
 def _size(counts: NDArray[Any]) -> float:
-    """Estimated bytes of the letters and of their frequencies, without the states of lanes."""
+    """The estimated number of encoded bytes: letters and frequencies, without states of lanes."""
     total = int(counts.sum())
     precision = _precision(total)
     frequencies = _frequencies(counts, precision)
@@ -132,9 +132,9 @@ def _state_bytes(precision: int) -> int:
 
 
 def _frequencies(counts: NDArray[Any], precision: int) -> NDArray[np.int64]:
-    """Whole numbers in proportion to ``counts``, whose sum is 2^precision.
+    """Scales ``counts`` to whole numbers with the sum 2^precision.
 
-    A letter that occurs gets at least 1.
+    The frequency of a letter that occurs is at least 1.
     """
     exact = counts * ((1 << precision) / int(counts.sum()))
     frequencies = np.maximum(np.rint(exact), counts > 0).astype(np.int64)
@@ -147,10 +147,10 @@ def _frequencies(counts: NDArray[Any], precision: int) -> NDArray[np.int64]:
 def _encode(
     letters: Letters, frequencies: NDArray[np.int64], precision: int, lanes: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Final states, and words in the order in which the decoder reads them.
+    """Returns the final states, and words (16 bits each) in the order in which ``_decode`` reads
+    them.
 
-    States are float64 numbers below 2^36, so every operation is exact. A quotient that is not whole
-    differs from a whole number by more than the rounding error.
+    States are whole numbers below 2^36, stored as float64. So no rounding error changes a result.
     """
     share = frequencies.astype(np.float64)
     before = (np.cumsum(frequencies) - frequencies).astype(np.float64)

@@ -1,12 +1,13 @@
 """Deletes objects of a bucket that its head does not name.
 
-The head is the object that names all others. A client with an earlier head may still read objects
-that this head names. A push writes packs (files of records) before it swaps (replaces) the head. So
-an object is deleted only if no head named it for ``UNNAMED_FOR``, by the clock of the object store.
-Before a deletion, the head is swapped, so that concurrent pushes must read it again. A rewrite of
-the repository writes a list of dropped packs before it swaps the head. The time of the newest list
-that has a pack is the time since when the pack is unnamed. For a pack in no list, the time of the
-pack itself is used.
+The head is the object that names all other objects in use. A push writes packs (files of records)
+before it replaces the head, and a client may still read objects that an earlier head names. So an
+object is deleted only if no head has named it for ``UNNAMED_FOR``, by the clock of the object
+store. Before a deletion, the head is replaced, so that concurrent pushes must read it again.
+
+A rewrite of the repository (by ``mvc gc``, for example) writes a list of the packs that it drops,
+and then replaces the head. A pack counts as unnamed since the time of the newest list that contains
+it. A pack that is in no list counts as unnamed since the pack was written.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _named(mirror: Mirror) -> set[str]:
 def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
     """Yields objects that the head does not name.
 
-    ``time_ns`` of each is the time since when no head names it.
+    Their ``time_ns`` is the time since when they count as unnamed.
     """
     objects, named = mirror.objects, _named(mirror)
     since: dict[str, int] = {}
