@@ -366,7 +366,8 @@ def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
     if first == second:
         return first
     utc = _seconds(wall)
-    # If the clocks skip ``wall``, the moment computed with one offset is shown with the second offset.
+    # If the clocks skip ``wall``, the offset before the change gives a moment after the change, and
+    # the offset after the change gives a moment before it.
     shown = (first, second) if first > second else (second, first)
     readings = [
         format_time((utc - used) * _SECOND, in_force // 60)

@@ -1,13 +1,13 @@
-"""Encodes tensors *on a grid*: all entries are multiples of the same power of two.
+"""Encodes tensors on a *grid*: their entries are multiples of the same power of two.
 
-A delta stores the positions of the changed entries. For each changed entry, it stores the change as
-a number of *steps* (multiples of the power). Unchanged entries may be off the grid. docs/format.md
-defines the bytes ("Multiples and steps").
+A delta stores the positions of the changed entries, and each change as a number of *steps*
+(multiples of the power). Only the changed entries must be on the grid. docs/format.md defines the
+bytes ("Multiples and steps").
 
-The numbers are mostly small, and are stored in Rice codes (Golomb 1966; Rice 1979). A Rice code
-divides a number into its low bits and the *quotient* (the high bits), which is stored in unary. The
-low bits of all numbers are stored together, and then all quotients. So encoding and decoding take a
-few array operations.
+The gaps between positions and the numbers of steps are mostly small. They are stored in Rice codes
+(Golomb 1966; Rice 1979). A Rice code divides a number into its low bits and the *quotient* (the
+high bits), which is stored in unary. The low bits of all numbers are stored together, and then all
+quotients. So encoding and decoding take a few array operations.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def encode(
     """Encodes a delta from ``base`` to ``new``, or without ``base`` a full record of ``new``.
 
     ``marks``: a bitmap of the words that differ. Returns parts to be joined. Returns None if the
-    words are on no grid, or if a change has too many steps.
+    words are on no grid, or if a multiple or a change is too large.
     """
     if base is None or marks is None:
         return _encode_full(new, method)

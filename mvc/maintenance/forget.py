@@ -2,8 +2,8 @@
 
 ``choose`` selects versions by name or by a rule. ``preview`` shows what would be deleted.
 ``forget`` records the selection as one journal entry. From then on, the states of these versions
-cannot be read. The next ``gc`` deletes their objects (tensors and manifests) that no other version
-has. But if a rule selected a version, ``gc`` may retain objects that are bases of deltas.
+cannot be read. The next ``gc`` deletes the objects (tensors and manifests) that only these versions
+have. But if a rule selected a version, ``gc`` may retain objects that are bases of deltas.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Job(Struct, frozen=True):
     """A training for the process to replay.
 
     ``base``: the path of a file with the initial weights; empty if the repository has these
-    weights. ``anyway``: whether to train in an environment that differs from the recorded one.
+    weights. ``anyway``: whether to train although the environment differs from the recorded one.
     ``folder``: the working folder of the training. ``result``: the file for the computed weights.
     ``fork``: whether a fork of the process trains. ``wanted``: ids of intermediate versions whose
     weights the process writes, too.

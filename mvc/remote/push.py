@@ -288,7 +288,7 @@ class _Push:
         self._purged = set[CommitId]()
         self._accepted = set[StatementId]()
         self._refused = dict[StatementId, RefusedDeployment]()
-        self._end, self._alone = self.head.place, True  # _alone: no other client writes meanwhile
+        self._end, self._alone = self.head.place, True  # _alone: no other client wrote meanwhile
         self._identity = self.head.identity  # empty for an empty bucket
 
     def forget(self) -> None:
@@ -334,9 +334,9 @@ class _Push:
                 yield from deployed_by(self._store.snapshot, recorded)
 
     def replaced(self, tips: Sequence[CommitId]) -> Iterator[CommitId]:
-        """The versions of unsent deployments and retractions on targets that this push updates.
+        """The versions of unsent deployments and retractions.
 
-        The remote will have the live version of these targets.
+        Includes only targets whose live version the remote has after the push.
         """
         snapshot, theirs = self._store.snapshot, [*tips_of(self.head.refs), *tips]
         known = Ancestors(snapshot, filter(snapshot.has_commit, theirs))
@@ -411,9 +411,7 @@ class _Push:
             yield self._allowed(slice_)
 
     def _unsent(self, recorded: Recorded) -> Recorded:
-        """The operation without the deployments and retractions that the remote has or need not
-        get.
-        """
+        """The operation without deployments and retractions that the remote has or need not get."""
         entry, known = recorded.entry, self._known
         if known is not None and recorded.sequence < known.dealt and own_targets(recorded):
             deployed = {deployment.id for deployment in entry.deployments}

@@ -42,7 +42,7 @@ class Gate(Protocol):
 
 
 class Account:
-    """A gate for ssh, which authenticated the client: the caller is the account of this process.
+    """A gate for ssh, which has authenticated the client: the caller is this process's account.
 
     ``allowed``: the scopes of the caller. If empty, the caller may do everything.
     """

@@ -67,7 +67,7 @@ class ParameterGroup(Struct, frozen=True):
 
 
 class OptimizerState(Struct, frozen=True):
-    """The state of an optimizer. ``place``: where its mapping is in the file, as keys with dots."""
+    """The state of an optimizer. ``place``: the keys that lead to its mapping, joined by dots."""
 
     place: str
     groups: tuple[ParameterGroup, ...]
@@ -79,7 +79,7 @@ WeightKey = tuple[str, str, str]
 
 
 class Weight(NamedTuple):
-    """A tensor outside of optimizers. ``place``: where the mapping or list with the tensor is."""
+    """A tensor outside of optimizers. ``place``: the keys that lead to its mapping or list."""
 
     path: str
     place: str

@@ -6,7 +6,7 @@ generators, and the position in ``fit``.
 
 When an epoch begins, Keras draws the order of its batches at random. To resume inside an epoch, the
 random generators are set to their state before this draw, so that Keras draws the same order again.
-A digest of their state after the draw shows whether this succeeded.
+A digest of the generators' state after the draw shows whether this succeeded.
 """
 
 from __future__ import annotations

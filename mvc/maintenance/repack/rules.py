@@ -48,10 +48,10 @@ def of_unversioned(costs: Costs) -> Selection:
 
 
 def coded_from(costs: Costs, bases: Iterable[int | None]) -> Shape:
-    """The shape in which the base of each content is the same tensor in another version.
+    """The shape with deltas from base versions. ``bases``: for each version, the position of its
+    base version.
 
-    This version is the base of the first version that has the content. ``bases``: for each version
-    the position of its base version.
+    If several versions have a content, the base version of the first of these versions counts.
     """
     first, shape = costs.survey.first, dict[bytes, tuple[bytes, list[Candidate]]]()
     for i, base in enumerate(bases):
@@ -250,9 +250,9 @@ def by_rule(costs: Costs, goal: Goal) -> Selection:
 def at_interval(costs: Costs, interval: int) -> Selection:
     """A reset point every ``interval`` versions, and deltas from parents.
 
-    A version is recovered from the nearest reset point before or after it (thesis VSOL, §3.2.8). If
-    ``interval`` is 1 or 2, the reset point before is at least as near as the one after. So no delta
-    leads to a reset point.
+    A version is recovered from the nearest reset point before or after the version (thesis VSOL,
+    §3.2.8). If ``interval`` is 1 or 2, a reset point before the version is always nearest, so no
+    delta leads to a reset point.
     """
     survey, plan = costs.survey, ContentPlan(costs, history(costs))
     sources = set(plan.roots)
@@ -407,7 +407,7 @@ def drop_full(chosen: Selection, costs: Costs, removed: Set[bytes]) -> None:
 
 
 def _connect(costs: Costs, chosen: Selection) -> set[bytes]:
-    """Adds the smallest deltas that lead to all contents. Returns contents that none leads to."""
+    """Adds the smallest deltas that lead to all contents. Returns the unreached contents."""
     edges: dict[bytes, list[tuple[int, bytes, bytes]]] = defaultdict(list)
     full, shape = {o.node for o in chosen if o.base is None}, history(costs)
     for coding in chosen:

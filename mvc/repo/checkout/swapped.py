@@ -38,9 +38,9 @@ class SwappedFolder:
     def target(self, *, force: bool = False) -> str | None:
         """The name of the folder that the link points to.
 
-        None if ``output`` is missing or an empty folder. Raises WouldOverwrite if ``output`` is
-        neither a link nor an empty folder, or a link that mvc did not create. With ``force``, any
-        link is accepted.
+        None if ``output`` is missing or an empty folder. Raises WouldOverwrite if ``output`` is a
+        link that mvc did not create, a file, or a folder with files. With ``force``, any link is
+        accepted.
         """
         present, target = self._fs.stat(self._link, follow=False), self._fs.read_link(self._link)
         is_free = present is None or (present.is_dir and not self._fs.list(self._link))
@@ -69,7 +69,7 @@ class SwappedFolder:
             retained = {self.target(force=force), *keep}
             for name in fs.list(self.parent) if tidy else ():
                 is_ours = self._ours.fullmatch(name.removesuffix(_GOING)) and name not in retained
-                if is_ours and fs.read_link(self.parent / name) is None:  # mvc makes no such link
+                if is_ours and fs.read_link(self.parent / name) is None:  # mvc creates no such link
                     _remove_at_once(fs, self.parent / name)
             yield
 

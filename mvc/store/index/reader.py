@@ -341,7 +341,7 @@ class IndexReader:
     # -- writing the index ---------------------------------------------------------------
 
     def flushed_end_to_index(self, *, force: bool = False) -> int | None:
-        """Flushes the journal, and returns the number of its bytes to index; None if nothing to do.
+        """Flushes the journal. Returns up to which byte to index it; None if nothing is to be done.
 
         An entry must be durable before it is indexed. Entries after a gap (lost entries) are not
         indexed.

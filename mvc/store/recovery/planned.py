@@ -88,7 +88,7 @@ def _by_windows(
     parallel: bool,
     check: bool,
 ) -> None:
-    """Executes a part on whole pieces. To save memory, it may process a few chunks at a time.
+    """Executes a part: on whole pieces, or on a few chunks at a time if memory is too small.
 
     ``pieces``: the buffers of pieces that the caller or another part of the plan uses.
     """

@@ -147,8 +147,7 @@ def _frequencies(counts: NDArray[Any], precision: int) -> NDArray[np.int64]:
 def _encode(
     letters: Letters, frequencies: NDArray[np.int64], precision: int, lanes: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns the final states, and words (16 bits each) in the order in which ``_decode`` reads
-    them.
+    """Returns the final states, and the words (16 bits each) in the order of decoding.
 
     States are whole numbers below 2^36, stored as float64. So no rounding error changes a result.
     """
