@@ -16,14 +16,14 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 """Any object with contiguous bytes. (``collections.abc.Buffer`` would need Python 3.12.)"""
 
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in total, and a description of the current step."""
+"""Called with the amount done, the total amount, and a description of the current step."""
 
 PathName: TypeAlias = str | PathLike[str]
 
 FIRST_RELEASE = ""
 """The ``feature`` of a pipeline stage, dtype or format that every release of mvc supports.
 
-The repository's file ``format`` lists the features that are not in every release.
+A repository's file ``format`` lists all other features that the repository uses.
 """
 
 Reason: TypeAlias = str
@@ -65,10 +65,7 @@ class Closing:
 
 
 class Unpicklable:
-    """Base of classes whose objects have open files or threads.
-
-    An object with open files or threads would not work in another process.
-    """
+    """Base of classes whose objects have open files or threads, and so cannot be pickled."""
 
     def __reduce_ex__(self, _: object) -> NoReturn:
         """Raises WrongUsage instead of pickle's obscure error about an internal lock."""

@@ -1,4 +1,4 @@
-"""A parsed file: the positions of its tensors, and its bytes on demand.
+"""A parsed model file: the positions of tensors in the file, and its bytes on demand.
 
 A *content* is a range of the file with a tensor or other large data. A *check field* has a checksum
 of a range. The *skeleton* is the rest of the file. Contents are sorted by offset and do not
@@ -42,7 +42,7 @@ class Source(Protocol):
         """Current number of bytes."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes from ``offset`` on. At the end of the source, fewer than ``length`` bytes."""
+        """``length`` bytes from ``offset`` on, or fewer bytes if the source ends earlier."""
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         data = self.read(offset, len(buffer))
@@ -64,7 +64,7 @@ class MemorySource(Source):
 
 
 class StoredSource(Source):
-    """A file of a version that no parser understood when it was committed."""
+    """A file of a version. When the version was committed, no parser could read the file."""
 
 
 class ParsedContent(Struct, frozen=True, gc=False):
@@ -79,7 +79,7 @@ class ParsedContent(Struct, frozen=True, gc=False):
 
 
 class ParsedTensor(Struct, frozen=True, gc=False):
-    """A named tensor. It is like ``manifest.LogicalTensor``, but not hashed yet."""
+    """A named tensor of a file. ``content``: index of the content that has the tensor's bytes."""
 
     key: str
     spec: TensorSpec
@@ -97,9 +97,9 @@ class FileParts(NamedTuple):
 
 
 class StepFrom(Struct, frozen=True):
-    """A content that is the stored blob (tensor) ``base`` plus ``step``.
+    """A content that is a stored tensor plus a lossy step.
 
-    ``coding``: the pipeline that encodes the step.
+    ``base``: the id of the stored tensor. ``coding``: the pipeline that encodes the step.
     """
 
     base: BlobId
@@ -117,7 +117,7 @@ class ParsedFile(ABC):
     """One file, or one Python state as a virtual file of ``size`` bytes."""
 
     path = "the state"
-    """The name for messages."""
+    """The file's name in messages."""
     format: str
     size: int
     contents: tuple[ParsedContent, ...]
@@ -126,9 +126,9 @@ class ParsedFile(ABC):
     ids: Sequence[BlobId] | None = None
     """Ids of the contents, if they were hashed and not modified since."""
     stored: Mapping[int, BlobId] = MappingProxyType({})
-    """Maps a content that is stored already, and need not be read, to its id."""
+    """Maps the index of a content that is stored already to the content's id."""
     steps: Mapping[int, StepFrom] | None = None
-    """Maps a content that is stored as a blob plus an approximate step to this step."""
+    """Maps the index of a content that is stored as a tensor plus a lossy step to the step."""
 
     @abstractmethod
     def read(self, content: int, start: int, out: memoryview) -> None:
@@ -180,7 +180,7 @@ class ParsedFile(ABC):
 
 
 PlacedFile: TypeAlias = ParsedFile | FileEntry
-"""A file with known positions of its parts: parsed, or the entry of a stored one."""
+"""A parsed file, or the entry of a file in a manifest (the list of a version's files)."""
 PlacedTensor: TypeAlias = ParsedTensor | LogicalTensor
 
 
@@ -188,9 +188,7 @@ class SourceFile(ParsedFile):
     """A parsed file whose bytes are read from ``source`` on demand."""
 
     def __init__(self, source: Source, name: str, size: int, parts: FileParts) -> None:
-        """Raises BadModelFile or InvalidName if ``parts`` do not fit the file (see the module's
-        text).
-        """
+        """Raises BadModelFile or InvalidName if ``parts`` are invalid for this file."""
         self._source = source
         self._name = name
         self.size = size

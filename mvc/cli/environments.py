@@ -56,8 +56,9 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
 def trained_elsewhere(session: Session) -> int:
     """Counts the versions without weights that a replay on this machine may not reproduce.
 
-    The environment of these versions cannot be read, or differs from this machine. A replay (a
-    second run of the recorded training) sets settings and threads, so these are ignored.
+    The environment of these versions cannot be read, or differs from this machine. Differences in
+    settings and threads do not count, because a replay (a second run of the recorded training)
+    restores settings and threads.
     """
     versions = [d for d in session.repo.storage.proofs() if missing_weights(session.repo, d)]
     if not versions:

@@ -23,9 +23,9 @@ _T = TypeVar("_T", LogicalTensor, TensorDiff)
 
 
 def of_model(tensors: Sequence[_T], *, training: bool) -> list[_T]:
-    """The tensors, without tensors of optimizers, schedulers and random generators.
+    """The tensors of the model, without tensors of optimizers, schedulers and random generators.
 
-    ``training``: whether the file is a training state. If so, the result is empty.
+    ``training``: whether the tensors are from a file that has only training state, no model.
     """
     return [tensor for tensor in tensors if not (training or is_training_key(tensor.key))]
 
@@ -75,9 +75,9 @@ def facts_of(session: Session, rev: CommitId, file: FileEntry) -> Facts:
 
 
 def why_opaque(session: Session, rev: CommitId, file: FileEntry) -> tuple[str, str] | None:
-    """Why a model file is stored as opaque bytes, and how to save it with tensors.
+    """Why mvc finds no tensors in a model file, and how to save the file so that mvc finds them.
 
-    None for a file that is not opaque.
+    None if mvc found tensors.
     """
     if file.format == "opaque" and may_hold_tensors(file.path):
         with suppress(MvcError):  # the state cannot be read

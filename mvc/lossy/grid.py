@@ -6,11 +6,10 @@ the size of the step, and when it changes. Training weights fluctuate from batch
 margin, a weight half-way between two multiples would change with every batch. So a weight stays at
 its multiple until it is more than ``hold`` steps away.
 
-Rounding needs no dither (added noise), because weights are spread evenly between multiples. If all
-entries of a tensor change by a tenth of a step, about a tenth of the rounded entries change by one
-step. If ``hold`` were larger, such small changes would be lost. Rounding errors do not add up,
-since each version is rounded from its training weights. The step is not stored, because it can be
-derived from the previous production weights.
+Changes smaller than a step are not lost: if all entries of a tensor change by a tenth of a step,
+about a tenth of the rounded entries change by one step. Rounding errors do not add up, because each
+version is rounded from its training weights. The step is not stored, because it can be derived from
+the previous production weights.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Grid(ChoosingStage, frozen=True):
             wanted = wanted_exponent(_finite(after, tensor), coarse, longest, fine)
             if wanted is None:
                 continue
-            # The previous step is reused, unless another level (finer or coarser) chose it.
+            # The previous step is reused, unless a finer or coarser stage (``finer``) chose it.
             exponent = (
                 wanted if tensor.has_new_level else _exponent(_finite(before, tensor), wanted)
             )
@@ -107,11 +106,7 @@ def _exponent(before: Numbers, wanted: int) -> int:
 
 
 def _on_grid(values: Numbers, exponent: int) -> bool:
-    """Whether all values are multiples of the step.
-
-    Checks a few values first. If a tensor is not on the grid, most of its values are not, so the
-    check usually ends there.
-    """
+    """Whether all values are multiples of the step. To save time, checks a few values first."""
     for part in (values[:256], values):
         with np.errstate(all="ignore"):
             scaled = np.ldexp(part, -exponent)
@@ -125,8 +120,7 @@ def _rounded(
 ) -> Numbers:
     """``after`` rounded to multiples of the step. Where the change is small, ``before`` stays.
 
-    ``largest``: the largest finite number of the format. Scaling by a power of two is exact, so
-    every multiple is exact, too.
+    ``largest``: the largest finite number of the tensor's dtype.
     """
     with np.errstate(all="ignore"):
         last_multiple = float(np.floor(np.ldexp(largest, -exponent)))

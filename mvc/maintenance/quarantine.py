@@ -2,7 +2,7 @@
 
 A file in the quarantine has the header of a pack and one damaged range of the pack, unchanged. The
 name of the file consists of the pack's number and the range's offset. Only repair reads these
-files. Only gc deletes such files, after a state was forgotten by name (``purged``).
+files. After a state was purged, gc deletes the files that may contain bytes of the state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mvc.store.snapshot import PACKS
 
 QUARANTINE = "quarantine"
 _WINDOW = 1 << 20
-_BEYOND = 1 << 40  # from here on, pack numbers stand for quarantined files
+_BEYOND = 1 << 40  # larger numbers are numbers of quarantined files
 
 
 class DamagedRange(Struct, frozen=True):
@@ -97,14 +97,14 @@ def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int
 
 
 def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
-    """The files that may contain bytes of states forgotten by name; none unless ``reach.purge``.
+    """The quarantined files to delete after a state was purged; none unless ``reach.purge``.
 
-    A file is safe if its records (parts that store objects) follow each other without gaps, and if
-    each object that its records name is needed by a version.
+    A file is not deleted if it consists of whole records (parts that store objects), and if each
+    object that the records name is needed by a version.
     """
     if not reach.purge:
         return []
-    # An interrupted repair leaves its temporary file.
+    # An interrupted repair leaves a temporary file, which is deleted, too.
     temporary = [path for path in _all(fs, folder) if path.name.startswith(TEMPORARY)]
     needed = {bytes(id_)[:BASE_BYTES] for ids in (reach.blobs, reach.manifests) for id_ in ids}
     with closing(QuarantinePacks(fs, folder)) as packs:
@@ -124,7 +124,7 @@ def _only_needed(packs: QuarantinePacks, number: int, reach: Reachable, needed: 
 
 
 def delete_files(fs: FileSystem, files: Sequence[Path]) -> None:
-    """Deletes files; durable on return."""
+    """Deletes files. The deletion is durable when this function returns."""
     for path in files:
         fs.unlink(path, missing_ok=True)
     for quarantine in {path.parent for path in files}:
@@ -132,7 +132,7 @@ def delete_files(fs: FileSystem, files: Sequence[Path]) -> None:
 
 
 def bytes_of(fs: FileSystem, files: Iterable[Path]) -> int:
-    """Total size of files; a missing file counts as 0."""
+    """The total size of files. A missing file counts as 0 bytes."""
     sizes = [fs.stat(path) for path in files]
     return sum(info.size for info in sizes if info is not None)
 
@@ -140,7 +140,7 @@ def bytes_of(fs: FileSystem, files: Iterable[Path]) -> int:
 class QuarantinePacks(PackReader):
     """Reads packs and quarantined files.
 
-    ``files``: maps pack numbers that no pack has to quarantined files.
+    ``files``: maps numbers to quarantined files. No pack has one of these numbers.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:

@@ -1,11 +1,11 @@
-"""Pipelines: a line of text names the stages that encode and decode tensors, chunk by chunk.
+"""Pipelines, which encode and decode tensors, such as ``xor | planes | zstd:1``.
 
-A record is the stored form of tensors. A delta is stored as the difference from other bytes, the
-base. A full record has no base, and is encoded by the line without its delta stages. Decoding needs
-only the line and the stored bytes. Decisions (stages that decide whether a version is stored) and
-lossy stages act before storage. A record contains the text of ``coding()``, the line without these
-two kinds of stages. The forms of a chunk are described in docs/format.md, "Payload of a single
-member".
+The text of a pipeline names its stages. A tensor is stored as a delta (the difference from another
+tensor, the base) or as a full record (without a base). Full records are encoded without the delta
+stages of the pipeline, such as ``xor``. Decisions are stages that decide whether a version is
+stored. Lossy stages change the tensors before they are encoded. The text of all other stages
+(``coding()``) is stored with the tensors, for decoding. Tensors are encoded in chunks. The forms of
+a chunk are described in docs/format.md, "Payload of a single member".
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from mvc.types import FIRST_RELEASE
 
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
-_ELIDE_SHARE = 0.92  # if more words have changed, a bitmap costs more than it saves
-# If more than the first fraction of words has changed, but at most the second fraction needs more
-# than one byte, all words are stored: as small as with a bitmap, and decoded twice as fast.
+_ELIDE_SHARE = 0.92  # if more words have changed, a bitmap of the changed words saves no space
+# All words are stored, without a bitmap, if more than the first fraction of words has changed, and
+# at most the second fraction needs more than one byte. This needs no more space and decodes faster.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # number of blocks from which a size is estimated, and bytes of each
-_FEW = 64  # number of first words, compared as a cheap test
+_FEW = 64  # a cheap test first compares this many words
 _WHOLE = 2 * _SAMPLES * _SAMPLE  # up to this size, a chunk is encoded to estimate its size
 
 _UNSPLIT = StreamLayout("")  # for pipelines without a layout stage
@@ -73,7 +73,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     @staticmethod
     @lru_cache(maxsize=256)
     def parse(text_or_preset: str) -> Pipeline:
-        """The pipeline of a line or preset.
+        """The pipeline with this text, or the preset (a pipeline with a name) of this name.
 
         Raises InvalidPipeline, which names the stage that does not fit.
         """
@@ -82,16 +82,13 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return _build(read_stages(text_or_preset))
 
     def coding(self) -> Pipeline:
-        """The line without decisions and lossy stages; this pipeline itself if it has no such
-        stages.
-
-        A record contains the text of this part, because only this part encodes and decodes.
-        """
+        """The pipeline without decisions and lossy stages."""
         return _build(self.stages) if self.decisions or self.lossy else self
 
     def levels(self) -> tuple[Pipeline, ...]:
-        """The line without decisions, then finer and finer forms, which lose less. The last form is
-        exact.
+        """The pipeline without decisions, then pipelines that lose less and less.
+
+        The last of these pipelines is exact.
         """
         levels = [_build(tuple(stage for stage in read_stages(self.text) if not stage.decides))]
         while lossy := levels[-1].lossy:
@@ -110,9 +107,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
 
     def in_blocks(self, length: int) -> Pipeline:
-        """The line without ``elide``, and with the stage ``blocks:LENGTH`` in place of
-        ``planes``.
-        """
+        """The pipeline without ``elide``, and with ``blocks:LENGTH`` in place of ``planes``."""
         return Pipeline.parse(
             self.text.replace("elide | planes |", "planes |").replace(
                 "planes |", f"blocks:{length} |"
@@ -121,9 +116,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @property
     def features(self) -> frozenset[str]:
-        """Features of the repository's format that a reader needs, except those of the first
-        release.
-        """
+        """The features that a repository's format must list if this pipeline is used."""
         return frozenset(stage.feature for stage in self.stages) - {FIRST_RELEASE}
 
     def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
@@ -164,14 +157,11 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def estimate(
         self, new: memoryview, base: memoryview | None, width: int
     ) -> tuple[float, bytes | None]:
-        """Estimates the stored bytes per raw byte of ``new``: 0.0 for no bytes, about 1.0 for no
-        gain.
+        """Estimates the encoded size of ``new``, divided by the size of ``new``.
 
-        A tensor of up to 256 KiB is encoded completely, and the encoded chunk is returned, too. Of
-        a larger tensor, only 128 KiB in evenly spread blocks are encoded. A commit estimates the
-        delta and the full record, and stores one of these. Encoding a large tensor twice would
-        double the commit's work. Without a base, the estimate is for the pipeline without its delta
-        stages.
+        A tensor of up to 256 KiB is encoded completely, and the encoded chunk is returned. Of a
+        larger tensor, samples of 128 KiB in total are encoded, and None is returned as the chunk.
+        Without a base, the estimate is for the pipeline without its delta stages.
         """
         total = len(new)
         if not total:
@@ -226,18 +216,15 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @cached_property
     def _keeps_single_words(self) -> bool:
-        """Whether no stage makes a single word smaller, because each byte plane of a word needs two
-        bytes.
-        """
+        """Whether no stage makes a single word smaller."""
         layout = self.layout
         planes = self.method is not None and layout.splits and not layout.on_grid
         return planes or not self._coded
 
     def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
-        """Encodes a chunk of at most one word, in the form in which the stages would encode it.
+        """Encodes a chunk of at most one word as the stages would encode it, but faster.
 
-        Arrays are avoided, because a model may have 100,000 such tensors, and arrays would take
-        longer than the work itself.
+        A model may have 100,000 tensors of one word.
         """
         word_type(width)  # raises for an invalid width
         if self.operator == "none" and base is None and not (self.lossy or self.decisions):
@@ -253,9 +240,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         """Returns the words to encode, the tail, a bitmap of the nonzero words, and the number of
         nonzero words.
 
-        The tail is the bytes after the last complete word. The words of a delta are in scratch
-        memory, which this thread reuses. Without a delta, the bitmap is None, and all words are
-        counted.
+        The tail is the bytes after the last complete word. The words of a delta are in memory that
+        this thread reuses. Without a base, the bitmap is None, and the number is that of all words.
         """
         words = words_of(new, width)
         end = words.nbytes
@@ -344,8 +330,9 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
 
 def sample_of(data: memoryview, block: int = _SAMPLE, unit: int = 64) -> memoryview:
-    """Blocks of complete units, spread over ``data``; all of ``data`` if it is at most twice as
-    long as the blocks.
+    """Blocks of ``data`` at regular distances, joined; the whole ``data`` if ``data`` is short.
+
+    ``block``: the size of a block in bytes, rounded down to a multiple of ``unit``.
     """
     block = block // unit * unit
     if len(data) <= 2 * _SAMPLES * block:

@@ -1,6 +1,7 @@
-"""Scopes: the rights of a token, or of an account behind a forced command of ssh.
+"""Scopes: the rights of a client of an mvc server, such as ``read`` or ``push:GLOB``.
 
-``read`` permits reading versions, and ``metrics`` reading the server's metrics. ``push:GLOB``
+A client's scopes are those of its token. With ssh, the command ``mvc serve --stdio`` names them.
+``read`` permits reading versions. ``metrics`` permits reading the server's metrics. ``push:GLOB``
 permits pushes to the refs that match GLOB. A GLOB without the prefix ``heads/`` or ``tags/`` is for
 branches. ``deploy:GLOB`` permits deployments to the targets that match GLOB. ``admin`` permits
 everything, including forced pushes, deletions of refs, and purges. The prefix ``REPO:`` limits a
@@ -32,7 +33,7 @@ _MOST = 100
 
 
 def parse_scopes(texts: Iterable[str]) -> tuple[str, ...]:
-    """The scopes in texts. A text has one scope, or several separated by commas.
+    """The scopes in ``texts``. Each text has one or more scopes, separated by commas.
 
     Raises WrongUsage.
     """
@@ -150,10 +151,10 @@ def check_news(
 ) -> None:
     """Raises RemoteRefused for received changes that the scopes do not allow.
 
-    ``targets``: for each target, the scope ``deploy:TARGET`` is needed. ``adds``: whether versions,
-    states or annotations are added. This needs a ``push`` scope for any ref. Without such a scope,
-    the error names the scope for the ref ``name``. ``forgets``: whether a state is purged. This
-    needs ``admin``.
+    ``targets``: the targets of received deployments. For each target, a ``deploy`` scope is needed.
+    ``adds``: whether versions, states or annotations are added. Adding needs any ``push`` scope. If
+    there is none, the error asks for the scope ``push:NAME``. ``forgets``: whether a state is
+    purged. Purging needs ``admin``.
     """
     for target in targets:
         require(scopes, "deploy", target)

@@ -28,9 +28,9 @@ Action: TypeAlias = Literal["deploy", "rollback", "retract"]
 Announce: TypeAlias = Callable[[Action, Deployed], Deployed]
 
 _HOOK, _TIMEOUT = "deploy.hook", "deploy.hook_timeout"
-_PREFIX = "DEPLOY_"  # MVC_ is the prefix of settings
+_PREFIX = "DEPLOY_"  # not MVC_, which is the prefix of settings
 _SCHEMA = "mvc.hook/1"
-_INSIDE = f"{_PREFIX}SCHEMA"  # set while a hook runs; CI systems may set DEPLOY_ACTION etc.
+_INSIDE = f"{_PREFIX}SCHEMA"  # set while a hook runs
 _LONGEST = 10_000  # longest text in a variable, in characters; the JSON has the complete text
 _STDERR = 2  # for the output of the hook, because stdout is for the output of mvc
 
@@ -40,10 +40,11 @@ class HookFailed(MvcWarning):
 
 
 def announcing(store: Store, target: str | None) -> Announce:
-    """Call this before a deployment on ``target`` is recorded, and the result afterwards.
+    """Returns a function to call after a deployment on ``target`` is recorded.
 
-    The returned function runs the user's hook if there is one, warns if the hook fails, and returns
-    the deployment. If the hook itself deploys with mvc, no second hook runs.
+    Call ``announcing`` before the deployment is recorded. The returned function runs the user's
+    hook if there is one, warns if the hook fails, and returns the deployment. If the hook itself
+    deploys with mvc, the hook does not run again.
     """
     if target is None or os.environ.get(_INSIDE) == _SCHEMA:
         return _logged
@@ -115,7 +116,7 @@ def run_command(
     The command receives ``facts`` as JSON on stdin, and as environment variables
     (``DEPLOY_TARGET`` etc.).
     """
-    import json  # all three are rarely needed
+    import json  # imported late, because few users have a hook
     import signal
     import subprocess
 
@@ -157,7 +158,7 @@ def _folder() -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills the hook and the processes of its group, except those that left the group."""
+    """Kills the hook and all processes of its process group."""
     import signal
 
     with suppress(ProcessLookupError, PermissionError):

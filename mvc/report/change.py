@@ -1,4 +1,4 @@
-"""The first version that labels a sample differently from the previous version."""
+"""Finds the first version whose model labels a sample differently from the previous version."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mvc.ids import CommitId
 from mvc.times import Time
 
 Predict = Callable[[Any, Any], Any]
-"""Called with a version's state and a sample. Returns a comparable value, or an array of one."""
+"""Called with a version's state and a sample. Returns the sample's label."""
 
 
 class FirstChange(Struct, frozen=True):
-    """The first version whose label differs from the previous version's.
+    """The first version that labels the sample differently from the previous version.
 
     ``time_ns``: when the version went live on the target; without a target, when it was committed.
-    ``previous``: the previous version, whose label is ``before``. ``evaluated``: how many versions
-    were evaluated.
+    ``before``: the label by the version ``previous``. ``after``: the label by ``commit``.
+    ``evaluated``: the number of versions that were evaluated.
     """
 
     commit: CommitId
@@ -45,11 +45,10 @@ def first_change(
     """The first version that labels a sample differently; None if the label never changes.
 
     ``predict(state, sample)`` returns a label: a comparable value, or an array or tensor of one
-    element. With ``target``, the versions are those that were live on the target, including the
-    version that was live at ``since``. Without ``target``, they are HEAD and its ancestors, by
-    commit time. Each version is decoded once. Raises NoDeployment (with ``target``) or
-    UnknownRevision if there is no version between ``since`` and ``until``, and the errors of
-    ``predict``.
+    element. With ``target``, compares the versions that were live on the target from ``since`` to
+    ``until``. Without ``target``, compares HEAD and its ancestors by commit time. If there is no
+    version from ``since`` to ``until``, raises NoDeployment with ``target``, and UnknownRevision
+    without ``target``.
     """
     if target is not None and since is not None:
         with suppress(NoDeployment):  # no version was live at ``since``

@@ -1,7 +1,8 @@
-"""safetensors files: an 8-byte header length, a JSON header, and contiguous tensors.
+"""Parses safetensors files, and writes their headers.
 
-This parser is stricter than the reference reader, which accepts duplicate names. The header must
-name each tensor once, and the tensors must fill the rest of the file without gaps. Format:
+A file has the length of its header in 8 bytes, a JSON header, and contiguous tensors. The parser is
+stricter than the reference reader: the header must name each tensor only once, and the tensors must
+fill the rest of the file without gaps. Format:
 https://github.com/huggingface/safetensors ("Format").
 """
 
@@ -26,7 +27,7 @@ CODES = {
     # mvc's own names for dtypes without a name in the format. Other readers reject such files.
     "C32": "complex32", "C128": "complex128",
 }  # fmt: skip
-"""dtype names in the header -> names in ``mvc.model.tensor``."""
+"""Maps dtype names in the header to names in ``mvc.model.tensor``."""
 
 NAMES = {name: code for code, name in CODES.items()}
 
@@ -49,10 +50,7 @@ def parse_safetensors(source: Source, name: str) -> FileParts:
 
 
 def _describes(structure: str, entries: dict[str, Any]) -> bool:
-    """Whether ``structure`` (the nesting of a Python state) names exactly the tensors of its file.
-
-    If so, reading the file gives the state that was written.
-    """
+    """Whether ``structure`` (the nesting of a Python state) names exactly the tensors of a file."""
     names: list[str] = []
     try:
         decode(structure, lambda _tag, name: names.append(name))
@@ -62,7 +60,7 @@ def _describes(structure: str, entries: dict[str, Any]) -> bool:
 
 
 def safetensors_header(skeleton: bytes, name: str) -> dict[str, Any]:
-    """The header, from the bytes outside of tensors. Raises BadModelFile."""
+    """The header. ``skeleton``: the bytes of a file without the tensors. Raises BadModelFile."""
     return parse_header(skeleton[LENGTH_BYTES:], name)
 
 
@@ -133,7 +131,7 @@ def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
 
 
 def naturals(values: Any) -> bool:
-    """Whether this is a list of non-negative integers of 63 bits."""
+    """Whether ``values`` is a list of non-negative integers of at most 63 bits."""
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in values)
 
 

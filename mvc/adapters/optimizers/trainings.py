@@ -1,6 +1,4 @@
-"""Caches optimizers and weights of a repository's newest versions, so that no file is
-read twice.
-"""
+"""A cache of optimizer states and weights of the newest versions, so that no file is read twice."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _Value = TypeVar("_Value")
 class Trainings(Struct):
     """``states``: maps path and ``content_id`` of a file to the optimizers and weights in the file.
 
-    ``matched``: maps ``Step.key`` to the weights of an optimizer's parameters.
+    ``matched``: for each optimizer (``Step.key``), maps its parameters to the keys of weights.
     """
 
     states: dict[tuple[str, bytes], FileState] = {}
@@ -28,7 +26,7 @@ class Trainings(Struct):
 
 
 def remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Adds a value. If there are too many values, removes the oldest."""
+    """Adds a value to ``known``. If there are too many values, removes the oldest value."""
     known[key] = value
     if len(known) > _MOST:
         del known[next(iter(known))]

@@ -1,13 +1,15 @@
-"""Geometric monitoring (GM): a worker whose drift is no longer safe sends its drift.
+"""Geometric monitoring (GM): averages models only when they are too far from the global model.
 
-A drift is a worker's model minus the global model. A drift is safe while the value of the safe
-function at the drift is at most 0.
+GM is a protocol of distributed training. Each worker trains a copy of the global model. A worker's
+*drift* is its model minus the global model. A drift is *safe* if the safe function, which the user
+chooses, is at most 0 for the drift. A worker whose drift is no longer safe sends the drift to the
+coordinator.
 
-Balancing (Kamp's dynamic averaging, corrected) then adds workers to a group, until the mean drift
-of the group is safe. With ``random``, the coordinator adds one random worker at a time. With
-``hedge``, the coordinator adds twice as many workers as the group has. If the group would then have
-half of all workers or more, the coordinator adds all workers. With ``none``, the coordinator adds
-all workers at once.
+The coordinator then asks more workers for their drifts, until the mean of all received drifts is
+safe. These workers continue from the global model plus the mean. This is called balancing. With
+``random``, the coordinator asks one random worker after another. With ``hedge``, it asks twice as
+many workers as have sent drifts. If half of all workers would then have sent drifts, it asks all
+workers. With ``none``, the coordinator asks all workers immediately.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class GeometricCoordinator(Coordinator):
 
     def _balance(self, mean: Vector) -> None:
         data, decoded = self._down.encode(mean)
-        if not self._down.codec.exact:  # encoding errors are added to the next reference
+        if not self._down.codec.exact:  # the next global model corrects the encoding error
             self._residual += (mean - decoded) * (len(self.drifts) / len(self.members))
         self._send(m.Balance, self.drifts, data=data)
         self.subrounds.update(self.drifts.keys())
@@ -57,7 +59,7 @@ class GeometricCoordinator(Coordinator):
 
 
 class GeometricWorker(Worker):
-    """Sends its drift once the safe function is positive."""
+    """Sends its drift when the drift is no longer safe."""
 
     def _watch(self) -> list[m.Message]:
         return self._drift(alarm=1) if self.safe.of(self._rounded()) > 0 else []

@@ -1,9 +1,9 @@
-"""How the processes of one training meet, and how they exchange bytes.
+"""Exchanges bytes between the processes of a distributed training.
 
 Rank 0 is the coordinator. In an exchange, all processes wait for one another, send bytes to rank 0,
-and receive bytes. The bytes go through a gloo group. Counters go through torch's key-value store:
-how often each process has come to an exchange, and to which exchange all processes were called. The
-counters show which process is missing.
+and receive bytes from rank 0, through a gloo group of torch.distributed. A process calls for the
+next exchange by its number in torch's key-value store. In the store, processes also count the
+exchanges to which they have come. So a process that is missing can be named.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class TrainingFailed(CannotDistribute):
 
 
 class Ranks:
-    """One process of a training. ``training``: number of the training in its group, from 1.
+    """One process of a training.
 
+    ``training``: number of the training among all trainings of the process group, from 1.
     ``number``: how many exchanges have begun.
     """
 
@@ -93,7 +94,7 @@ class Ranks:
     # -- the store -----------------------------------------------------------------------------
 
     def call(self) -> None:
-        """Calls all processes to the next exchange. This process takes part at once."""
+        """Calls all processes, including this process, to the next exchange."""
         with self._guarded():
             self._store.set("call", str(self.number + 1))
         self._checked = -math.inf
@@ -104,8 +105,10 @@ class Ranks:
             return int(self._store.add(name, amount))
 
     def called(self) -> bool:
-        """Whether a process has called the next exchange. Asks the store only after a pause since
-        the preceding query; until then, the result is False.
+        """Whether a process has called for the next exchange.
+
+        To save time, asks the store only if the previous query was some time ago. Otherwise returns
+        False.
         """
         now = time.monotonic()
         if now < self._checked + self._pause:
@@ -166,9 +169,7 @@ class Ranks:
         self.close()
 
     def farewell(self) -> None:
-        """Ends the exchanges. Rank 0 may own the store, so rank 0 ends after all other
-        processes.
-        """
+        """Ends the exchanges. Rank 0 may run the store, so rank 0 waits for all other processes."""
         until, finished = time.monotonic() + self._timeout, self.count("gone", 1)
         while self.rank == 0 and finished < self.size and time.monotonic() < until:
             time.sleep(_CHECK)
@@ -176,7 +177,7 @@ class Ranks:
 
     def leave(self, report: str) -> None:
         """Stores a report for ``mvc train-distributed``."""
-        with suppress(RuntimeError):  # any store except the command's own may have been closed
+        with suppress(RuntimeError):  # the store may have been closed
             self._store.set("left", report)
 
     @contextmanager
@@ -196,8 +197,8 @@ class Ranks:
     def _failure(self, error: RuntimeError) -> CannotDistribute:
         """Finds out why a collective operation failed.
 
-        The operation fails in all live processes, so all live processes call this method. A process
-        that does not call this method is missing.
+        The operation fails in all live processes, so all live processes call this method and count
+        themselves in the store. A process that is not counted is missing.
         """
         self._hang_up()
         until, store = time.monotonic() + _ROLL_CALL, self._store
@@ -224,10 +225,9 @@ class Ranks:
     # -- bytes ---------------------------------------------------------------------------------
 
     def collect(self, data: bytes, most: int, number: int) -> list[tuple[bytes, int]]:
-        """Sends the bytes and the number of every process to rank 0. Returns all pairs of bytes and
-        number on rank 0.
+        """Sends the bytes and the number of every process to rank 0.
 
-        On the other ranks, the result is empty.
+        Rank 0 returns the pair (bytes, number) of each process. Other ranks return an empty list.
         """
         head = torch.tensor([len(data), number])
         heads = [torch.empty_like(head) for _ in range(self.size)] if self.rank == 0 else None
@@ -265,9 +265,7 @@ class Ranks:
         return parts[0], bool(sizes.any())
 
     def _receive(self, rank: int, length: int, most: int) -> bytes:
-        """Receives bytes of another process. Raises BadMessage for too many, before allocating
-        memory.
-        """
+        """Receives ``length`` bytes from rank ``rank``. Raises BadMessage if these are too many."""
         if not 0 <= length <= most:
             raise BadMessage(f"rank {rank} sends {length} bytes: at most {most} are allowed")
         data = torch.empty(length, dtype=torch.uint8)
@@ -276,7 +274,7 @@ class Ranks:
         return data.numpy().tobytes()
 
     def close(self) -> None:
-        """Leaves the training; no other process waits for this one."""
+        """Leaves the training without waiting for other processes."""
         self._until = -math.inf
         self._hang_up()
 
@@ -290,19 +288,16 @@ class Ranks:
 
 
 def store_of_command(folder: str, size: int) -> Any:
-    """The store with the results of the processes that the command started: a failure, or a report.
-
-    The number of processes is not passed to FileStore, because a FileStore with this number removes
-    its file when the last process ends.
-    """
+    """The store in which the processes of ``mvc train-distributed`` leave a failure or a report."""
     return PrefixStore(_place(size, 1), FileStore(f"{folder}/store"))
 
 
 def _place(size: int, number: int) -> str:
     """The prefix of a training's keys in the store.
 
-    The store may outlive a restart of all processes. The prefix contains the number of processes,
-    because torch's agents do not count a restart that only changes this number.
+    The store may outlive a restart of all processes. So the prefix contains the number of restarts.
+    torch's agents do not count a restart that changes the number of processes. So the prefix
+    contains the number of processes, too.
     """
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"mvc/{restarts}/{size}/{number}"

@@ -8,7 +8,7 @@ from mvc.names import check_path
 
 
 class NoSuchFile(UnknownPath, FileNotFoundError):
-    """A missing file. This is a FileNotFoundError, too, because frameworks expect that."""
+    """A missing file. Frameworks expect a FileNotFoundError for a missing file."""
 
 
 def is_path(text: object) -> bool:
@@ -20,10 +20,10 @@ def is_path(text: object) -> bool:
 
 
 def check_new_path(manifest: Manifest, path: str) -> None:
-    """Raises WrongUsage if ``path`` is a folder of the version, or if a folder in ``path`` is a
-    file of the version.
+    """Checks the path of a new file in the version that has this manifest.
 
-    Raises InvalidName if ``path`` is not a valid path.
+    Raises WrongUsage if ``path`` is a folder in the version, or if a parent folder of ``path`` is a
+    file in the version. Raises InvalidName if ``path`` is not a valid path.
     """
     if not path:
         raise WrongUsage("the path is empty: a version is a folder", hint="name a file")

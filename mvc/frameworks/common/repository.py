@@ -1,4 +1,4 @@
-"""The repository argument of a callback, plugin or writer, opened when it is first used."""
+"""The repository argument of a framework's callback, opened when it is first used."""
 
 from __future__ import annotations
 
@@ -48,15 +48,12 @@ class RepositoryArgument:
         return RepositoryArgument, (self._argument,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """The copy shares an open Repository.
-
-        If this object has a folder, the copy opens it again.
-        """
+        """The copy shares an open Repository that was passed, but opens a folder again."""
         return type(self)(self._argument)
 
     @contextmanager
     def during(self) -> Iterator[Repository]:
-        """The open Repository. Without one, opens the folder's repository until the block ends."""
+        """The Repository that was passed, or the folder's repository, open until the block ends."""
         if self._folder is None:
             yield self.repo
             return

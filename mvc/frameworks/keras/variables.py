@@ -1,8 +1,8 @@
-"""Keras variables by name, and loading of recorded tensors into variables.
+"""Names of Keras variables, and a class that copies recorded tensors into variables.
 
 A variable's name is its ``path``, for example ``sequential/dense/kernel``. Several variables of a
 model may have the same path, if a subclassed model has layers with the same name. Then the name of
-the second variable ends in ``#2``, and so on in Keras's order.
+the second variable ends in ``#2``, the name of the third in ``#3``, in Keras's order.
 
 If a layer has no name, Keras makes a name with a number, and continues counting from model to model
 within a process. If names of tensors and variables differ only in such numbers, tensors and
@@ -41,7 +41,7 @@ def weights(model: Any) -> dict[str, Any]:
 
 
 def no_weights(model: Any) -> list[str]:
-    """Names in ``weights`` that are not trained: statistics, frozen weights, buffers."""
+    """Names of statistics, frozen weights and buffers, which are in ``weights`` but not trained."""
     own = by_path(model.weights)
     return [*(name for name, v in own.items() if not v.trainable), *_buffers(model)]
 
@@ -67,11 +67,11 @@ def _buffers(model: Any) -> dict[str, torch.Tensor]:
 
 
 def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
-    """Gradients to which the next batch adds, by position among the trained weights.
+    """Gradients that Keras does not reset between batches. Maps the position of a weight in
+    ``trainable_weights`` to its gradient.
 
-    If several weights have the same path, Keras registers only one of them with torch. Keras's
-    ``zero_grad`` does not reset the gradients of the unregistered weights, so these accumulate over
-    the batches.
+    If several weights have the same path, Keras registers only one of the weights with torch.
+    Keras's ``zero_grad`` resets only the gradients of registered weights.
     """
     reached = {id(parameter) for parameter in model.parameters()}
     return {
@@ -82,10 +82,7 @@ def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
 
 
 def set_stale_gradients(model: Any, gradients: Mapping[str, torch.Tensor]) -> None:
-    """Sets gradients that ``stale_gradients`` returned.
-
-    First check that the model has the same weights.
-    """
+    """Sets the gradients that ``stale_gradients`` returned for a model with the same weights."""
     for number, variable in enumerate(model.trainable_weights):
         gradient = gradients.get(str(number))
         variable.value.grad = None if gradient is None else gradient.to(variable.value.device)
@@ -100,8 +97,8 @@ def seeds(model: Any) -> dict[str, Any]:
 def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     """Variables of an optimizer: moments, iterations, learning rate, loss scale.
 
-    If an optimizer wraps another optimizer, Keras does not list all variables. An example is the
-    running product of Nadam in a LossScaleOptimizer. Such variables are read from attributes.
+    If an optimizer wraps another optimizer, Keras does not list all variables of the inner
+    optimizer. So variables are also read from the attributes of the optimizers.
     """
     variables = {id(variable): variable for variable in optimizer.variables}
     kind = type(optimizer.variables[0])  # the number of iterations always exists
@@ -123,9 +120,9 @@ def _with_inner(optimizer: Any) -> list[Any]:
 
 
 class Filling:
-    """Recorded tensors and the variables to fill.
+    """Copies recorded tensors into variables.
 
-    The constructor checks that tensors and variables match, and ``apply`` copies.
+    The constructor checks that tensors and variables match. ``apply`` copies the tensors.
     """
 
     def __init__(self, owner: str, recorded: Mapping[str, Any], current: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint plugin: checkpoints of ModelCheckpoint become versions.
+"""A Lightning plugin that stores the checkpoints of ModelCheckpoint in a repository.
 
 A checkpoint is two files of one commit: the model's ``state_dict``, and the rest. At the path where
 Lightning expects a file, there is a *marker*: a short text that names the commit. Lightning lists,
@@ -33,7 +33,7 @@ _HEAD = "mvc lightning checkpoint 1"
 _MARKER = re.compile(_HEAD.encode() + rb"\ncommit ([0-9a-f]{64})\npath ([^\n]+)\n")
 _MARKER_LIMIT = 4096
 _TRANSFER = ".temp.ckpt"
-"""File in which Lightning's process launcher transfers weights: not a checkpoint."""
+"""Lightning's process launcher passes weights in a file of this name, not a checkpoint."""
 _PREFIX = "mvc:"
 _SUFFIX = ".safetensors"
 _TRAINING = ".training.safetensors"
@@ -237,9 +237,9 @@ def _local(files: FileSystem, path: str | PathLike[str]) -> Path:
 
 
 def _tracked(repo: Repository, file: Path) -> str:
-    """The model's path in a version, relative to the repository, the current folder, or the root.
+    """The path in a version for the model whose marker is ``file``.
 
-    This path differs from the marker's path. So ``commit -a`` does not commit a marker as a model.
+    The path is relative to the repository's folder, or else to the current folder or the root.
     """
     files = FileSystem()
     folder = files.realpath(file.parent)

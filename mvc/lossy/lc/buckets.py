@@ -1,10 +1,10 @@
 """The stages ``expq`` (buckets by sign and exponent) and ``promote`` (stored buckets).
 
-docs/lc.md describes these stages. A *bucket* has all changes with the same sign and exponent. For
-all changes in a bucket, the decoder adds the same number, which is computed in float64 and rounded
-to the tensor's dtype. The stored buckets have the symbols 1, 2, ..., beginning with the largest
-exponent. Exact zeros, subnormal changes and changes in buckets that are not stored have symbol 0.
-What symbol 0 loses becomes part of the next delta.
+docs/lc.md describes these stages of a lossy delta. A *change* is an element of the new tensor minus
+the element of the old tensor. A *bucket* has all changes with the same sign and exponent. The
+decoder adds the same number for all changes in a bucket. The stored buckets have the symbols 1, 2,
+..., beginning with the largest exponent. All other changes have symbol 0, and the decoder adds
+nothing for them. The next delta then includes the omitted changes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ExpQ(Quantiser, frozen=True):
 
 
 class _Ranked:
-    """A group's buckets in the order of their symbols, and the symbol of every entry."""
+    """The buckets of a group of tensors in the order of their symbols, and each change's symbol."""
 
     def __init__(self, group: Group, bits: int, *, mean: bool, errors: bool) -> None:
         self.group = group
@@ -125,9 +125,9 @@ def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[TensorChange, Ad
 def _within_budget(
     pipeline: LossyPipeline, ranked: Sequence[_Ranked], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
-    """As many buckets as fit into ``allowed`` bytes, at least one.
+    """The steps with as many buckets as fit into ``allowed`` bytes, at least one.
 
-    The first guess is an estimate from the entropy. Then a bisection encodes the symbols.
+    A bisection finds the number of buckets, beginning with an estimate from the entropy.
     """
     count = max((len(ranking.counts) for ranking in ranked), default=0)
     if not count:

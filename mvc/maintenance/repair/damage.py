@@ -1,10 +1,9 @@
-"""Repair: read everything stored, separate sound from damaged records, and find paths.
+"""Repair, first part: reads all stored bytes, and finds sound and damaged records.
 
 A *record* is a part of a pack file that stores objects (tensors and manifests), in full or as
-deltas. If an object's record is damaged, the index does not list the object. But deltas may still
-lead to the object, and manifests have its id. So ``SoundGraph`` has the ids in all manifests, and
-the records in the quarantine (retained damaged bytes). Objects that are recovered by this graph are
-compared with their hashes, as all objects are.
+deltas. If the record of an object is damaged, sound deltas may still lead to the object.
+``SoundGraph`` finds such deltas, in packs and in the quarantine (damaged parts of packs, retained
+for repair).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mvc.types import Counted, Progress
 
 
 def quarantined(record: StoredRecord, why: str) -> DamagedRange:
-    """The whole record, as a range to quarantine."""
+    """The range of a record. ``why``: the reason to put the record into quarantine."""
     return DamagedRange(record.pack, record.offset, record.end, why)
 
 
@@ -55,7 +54,7 @@ def survey_damage(
 
 
 def shared_records(survey: PackCheck) -> set[tuple[int, int]]:
-    """Records (pack, offset) in ranges that two entries claim."""
+    """The records (pack, offset) in ranges that two journal entries claim."""
     twice = [part for part, _, _ in survey.claimed_twice()]
     return {
         (record.pack, record.offset)

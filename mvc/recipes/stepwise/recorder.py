@@ -1,7 +1,7 @@
 """The Recorder: records the states of a training as versions.
 
-With a recipe (a function for one step), the Recorder also records which rows of the data each batch
-has. A replay can then run the steps again, and reproduce the versions.
+With a recipe (a function that runs one training step), the Recorder also records the batch of each
+step, as rows of the data. A replay can then run the steps again, and reproduce the versions.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class Recorder(StateRecorder):
     the training resumed from. ``run`` names the training. After a resume, ``run`` is by default the
     name in the version that the training resumed from.
 
-    ``pipeline`` is text, or Requirements, which ``commit`` explains. Without ``pipeline``, versions
-    are exact, and encoded by the pipeline in the setting ``commit.pipeline``. Exception: if the
-    setting is ``lc`` or a similar pipeline, versions contain approximate weights and optimizer
-    moments, from which the training can be resumed (docs/lc.md). With any other lossy pipeline, a
-    version contains production weights: weights near the training weights, computed in the
-    recorder's thread to make deltas small. The training's own weights do not change. ``exact``
-    names tensors that a lossy pipeline must not change, in addition to the buffers. With
-    ``keep_training``, a version of production weights also stores the exact training weights.
-    Without the training weights, no training can be resumed from the version.
+    ``pipeline`` is as for ``commit``. Without ``pipeline``, the recorder uses the setting
+    ``commit.pipeline``, and versions are exact unless this setting is ``lc`` or a similar pipeline.
+    With ``lc``, versions contain approximate weights and optimizer moments, from which the training
+    can be resumed (docs/lc.md). With any other lossy ``pipeline``, a version contains production
+    weights: weights near the training weights, computed in the recorder's thread to make deltas
+    small. The training's own weights do not change. ``exact`` names tensors that a lossy pipeline
+    must not change, in addition to the buffers. With ``keep_training``, a version of production
+    weights also stores the exact training weights. Without the training weights, no training can be
+    resumed from the version.
 
     The recorder's thread calls ``on_deploy`` with each version, after the version is durable. With
     ``deploy_first``, the thread calls ``on_deploy`` before the version is stored. A crash can then
@@ -156,7 +156,7 @@ class _Step(Struct, frozen=True):
 
 
 class _Full(Struct, frozen=True):
-    """The attachments of a full state.
+    """The additional files of a version that is a full state.
 
     ``fresh``: whether recording starts from this state, so that no recorded step led to it.
     """
@@ -173,7 +173,7 @@ class _Notes:
         self._trained: dict[int, _Step] = {}  # steps after the newest durable version, by number
         self._full: dict[int, _Full] = {}  # full states that are not yet durable, by step
         self._position, self._versions, self._fresh = 0, 0, True
-        self._after: Mapping[str, Any] | None = None  # generators after the newest step
+        self._after: Mapping[str, Any] | None = None  # random generators after the newest step
         self._start: CommitId | None = None
         self._before: CommitId | None = None
 

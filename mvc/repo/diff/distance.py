@@ -1,8 +1,8 @@
-"""Computes distances of tensors in float64, and converts tensors from and to float64.
+"""Computes distances between two tensors in float64, and converts tensors from and to float64.
 
-Distances are computed block by block, because a block fits into the CPU cache. Every dtype is
-converted to float64 exactly, except 64-bit integers beyond 2**53. Such large integers are
-subtracted as integers. For the cosine, they are rounded.
+Distances are computed block by block, because a block fits into the CPU cache. The
+conversion to float64 is exact, except for 64-bit integers beyond 2**53. These large integers are
+subtracted as integers, and rounded only for the cosine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.model.tensor import DTYPES, TensorSpec
 
-_BLOCK = 1 << 16  # elements; each piece of a tensor except the last has a multiple of this number
+_BLOCK = 1 << 16  # elements
 _SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
 _Floats = NDArray[np.float64]
 
@@ -50,16 +50,16 @@ _NARROW = {
 """Bits of the fraction, exponent of the smallest normal number, and the code for NaN."""
 
 ROUNDED = {name for name, d in DTYPES.items() if d.floating} - {"float4_e2m1fn_x2"}
-"""The dtypes that ``rounded`` supports: all floats and complex numbers except packed pairs."""
+"""The dtypes that ``rounded`` supports: all floats except packed pairs, and complex numbers."""
 
 
 class Distance(Struct, frozen=True):
     """``changed_share``: share of elements whose bits differ; 0 if there are no elements.
 
     ``l2``, ``max_abs``: L2 norm and largest magnitude of new - old. ``cosine``: cosine similarity
-    of old and new; None if one tensor is zero. ``l2``, ``max_abs`` and ``cosine`` are computed from
-    elements that are finite in both tensors. A complex number counts there as a pair of numbers.
-    ``nonfinite``: number of the remaining elements.
+    of old and new; None if one tensor is zero. ``nonfinite``: number of elements that are infinite
+    or NaN in one of the tensors. ``l2``, ``max_abs`` and ``cosine`` ignore these elements, and
+    treat a complex number as a pair of numbers.
     """
 
     changed_share: float
@@ -72,10 +72,11 @@ class Distance(Struct, frozen=True):
 def distance_of(
     old_dtype: str, old: Iterable[memoryview], new_dtype: str, new: Iterable[memoryview]
 ) -> Distance:
-    """Compares two tensors with equal numbers of elements. The pieces are in row-major order.
+    """Compares two tensors that have the same number of elements.
 
-    Each piece except the last has a multiple of 65,536 elements. If the dtypes differ, all elements
-    count as changed.
+    ``old``, ``new``: the bytes of the tensors in row-major order, in pieces. The number of elements
+    of a piece is a multiple of 65,536, except for the last piece. If the dtypes differ, all
+    elements count as changed.
     """
     elements = changed = nonfinite = 0
     l2 = largest = dot = old_size = new_size = 0.0
@@ -203,10 +204,8 @@ def _byte_values(dtype: str) -> NDArray[Any]:
 def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     """The elements of ``dtype`` that are nearest to ``values``, with ties to even.
 
-    A complex element is rounded from a pair of values. Each value is rounded once. Narrow floats
-    are rounded in float64, to a multiple of a power of two that depends on the exponent. Overflow
-    gives infinity, or NaN if the dtype has no infinity. Each NaN becomes the positive quiet NaN. In
-    ``values``, NaNs are replaced, too.
+    For a complex dtype, ``values`` has two numbers for each element. Overflow gives infinity, or
+    NaN if the dtype has no infinity. Each NaN becomes the positive quiet NaN, even in ``values``.
     """
     values[np.isnan(values)] = np.nan
     if dtype in _NUMPY:

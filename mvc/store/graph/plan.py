@@ -6,8 +6,8 @@ computes. To decode this difference, the piece's base (the weights before the st
 (first moments, for example) are needed. Base and inputs are pieces of other objects at the same
 offset, and may be predicted, too.
 
-A plan recovers every piece once, directly before the piece is needed. So few pieces are in memory
-at a time: for a series of predicted versions, those of two consecutive steps.
+A plan recovers every piece once, directly before the piece is needed, so that few pieces are in
+memory at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mvc.errors import DamagedData
 from mvc.limits import PIECE
 from mvc.store.graph.search import Graph, Path, PathStep, Place
 
-_TRIES = 16  # steps without recoverable inputs that a plan may avoid
+_TRIES = 16  # planning fails if this many steps have no recoverable base or inputs
 
 
 class Pieces(Protocol):
@@ -79,7 +79,7 @@ class PiecePlan(Struct, frozen=True):
 
     @property
     def origins(self) -> set[bytes]:
-        """Objects in ``targets``, or needed by an action, whose pieces are in memory already."""
+        """Objects whose pieces must be in memory before the first action."""
         recovered = {action.id for action in self.actions}
         return {
             *self.targets,
@@ -88,7 +88,7 @@ class PiecePlan(Struct, frozen=True):
 
     @property
     def by_products(self) -> set[bytes]:
-        """Inputs from which ``targets`` are predicted, if the plan recovers them.
+        """Inputs of ``targets`` that the plan recovers, and that are not targets or bases.
 
         The caller may request these objects later (``mvc.store.recovery.by_products``).
         """
@@ -108,7 +108,7 @@ class _LastStep(Struct, frozen=True):
 
 
 class _Known(Struct, frozen=True):
-    """Objects at which a path may begin: in memory, or recovered by the plan before."""
+    """Objects at which a path may begin: objects in memory, or recovered earlier in the plan."""
 
     last_steps: Mapping[bytes, _LastStep]
     available: Container[bytes]
@@ -137,8 +137,8 @@ def plan(
     """Plans how to recover the pieces of the objects ``targets`` that begin at byte ``start``.
 
     ``available``: ids of objects in memory. ``avoid``: payloads that the plan must not use, by
-    default those known to be damaged. ``along``: paths that the plan must use even if cheaper paths
-    exist. Raises DamagedData if a piece cannot be recovered.
+    default the payloads known to be damaged. ``along``: paths that the plan must use, even if there
+    are faster paths. Raises DamagedData if a piece cannot be recovered.
     """
     if len(targets) == 1 and not along and targets[0] not in available:
         path = graph.path(targets[0], start, available, avoid=avoid)
@@ -211,14 +211,14 @@ def _path(
     *,
     avoid: AbstractSet[Place] | None,
 ) -> Path:
-    """The path to a piece from objects in memory or in the plan. Raises DamagedData."""
+    """The path to a piece, from an object in memory or in the plan. Raises DamagedData."""
     if available:
         return graph.path(*node, _Known(last_steps, available), avoid=avoid)
     return _cut(graph, graph.path(*node, avoid=avoid), last_steps)  # a cached path
 
 
 def _cut(graph: Graph, path: Path, last_steps: Mapping[bytes, _LastStep]) -> Path:
-    """The part of ``path`` that follows the last object on it that is in the plan already."""
+    """The part of ``path`` after the last of its objects that is in the plan already."""
     ends = [graph.end_of(step) for step in path.steps]
     at = max((i for i, end in enumerate(ends) if end in last_steps), default=None)
     return path if at is None else Path(path.steps[at + 1 :], path.cost, ends[at])
@@ -229,7 +229,7 @@ def _add(
 ) -> list[tuple[bytes, PathStep | None]]:
     """Adds the objects on a path to ``last_steps``.
 
-    Returns each input with the step that needs it.
+    Returns the inputs of the path's steps. Each input is paired with the step that needs it.
     """
     needed: list[tuple[bytes, PathStep | None]] = []
     at = path.origin
@@ -259,7 +259,7 @@ def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) ->
         if last.step.member.coding.predicted:
             cuts |= {id_, last.base or id_}
     ordered: list[Action] = []
-    opened: dict[bytes, Iterator[bytes]] = {}  # the needs of an object that are not visited yet
+    opened: dict[bytes, Iterator[bytes]] = {}  # maps objects to needs to visit
     done: set[bytes] = set()
     for target in targets:
         if target not in last_steps or target in done:
@@ -282,7 +282,7 @@ def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) ->
 
 
 def _whole_first(actions: Sequence[Action]) -> list[Action]:
-    """Moves the actions to the front that need no other action and do not work by chunks."""
+    """Moves actions to the front if they need no other action and do not work by chunks."""
     recovered = {action.id for action in actions}
     first = [a for a in actions if not a.by_chunks and not recovered.intersection(a.needs)]
     moved = {a.id for a in first}
@@ -292,7 +292,7 @@ def _whole_first(actions: Sequence[Action]) -> list[Action]:
 def _action(last_steps: Mapping[bytes, _LastStep], id_: bytes, cuts: Container[bytes]) -> Action:
     """The action that recovers ``id_`` from the nearest object in ``cuts`` on its path.
 
-    If there is none, it recovers ``id_`` from a full record.
+    If no object in ``cuts`` is on the path, the action recovers ``id_`` from a full record.
     """
     last = last_steps[id_]
     steps, base = [last.step], last.base
@@ -331,10 +331,10 @@ def is_predicted(path: Path) -> bool:
 
 
 def related(graph: Graph, paths: Sequence[Path]) -> list[list[int]]:
-    """Groups the paths that must be planned together because they share objects.
+    """Groups the paths that must be planned together, because they share objects.
 
-    A group has the indexes of its paths in ``paths``. Paths that share only a full record are not
-    grouped: many paths may begin with the same zeros.
+    A group is a list of indexes of ``paths``. Paths that share only a full record are not grouped,
+    because a full record of zeros may be on many paths.
     """
     owners: dict[bytes, int] = {}
     roots = list(range(len(paths)))

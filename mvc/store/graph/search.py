@@ -3,8 +3,8 @@
 An object, such as the bytes of a tensor, is stored in full or as a delta from another object, its
 base. Large objects are stored in pieces of 32 MiB. A path to an object begins at a full record,
 which needs no base. A delta without a transform can be applied and undone, so it is an edge in both
-directions. So a version can be recovered from a full record of an earlier or of a later version, as
-in C. Heitenberger's thesis (§3.2.8). A delta with a transform, such as a change of dtype, can only
+directions: a version can be recovered from a full record of an earlier or a later version, as in
+C. Heitenberger's thesis (§3.2.8). A delta with a transform, such as a change of dtype, can only
 be applied (``Coding``).
 """
 
@@ -36,8 +36,8 @@ A payload is the encoded bytes of one piece of an object.
 class Speed(Struct, frozen=True):
     """Rough speeds of decoding, sufficient to choose between paths.
 
-    The first three are in bytes per second of one thread; ``latency`` is in seconds per payload.
-    For reports, ``mvc.store.recovery.rates`` estimates recovery times more exactly.
+    ``full``, ``delta`` and ``read``: bytes per second of one thread. ``latency``: seconds per
+    payload.
     """
 
     full: float = 3e9
@@ -49,7 +49,7 @@ class Speed(Struct, frozen=True):
         """Estimated time to read, check and decode one payload."""
         rate = self.delta if member.base else self.full
         once = self.latency + member.stored / self.read + member.nbytes / rate
-        return once * (1 + len(member.inputs))  # as if each input of a prediction were a base
+        return once * (1 + len(member.inputs))  # an input takes as long as a base
 
 
 class PathStep(Struct, frozen=True, gc=False):
@@ -97,11 +97,12 @@ class Path(Struct, frozen=True, gc=False):
 
 
 class Link(Struct, frozen=True, gc=False):
-    """One object on the path to another (``Graph.chain``). ``nbytes``: raw bytes of its piece.
+    """One object on a path (``Graph.chain``). ``nbytes``: size of the object's piece.
 
-    ``sequence``: number of the operation that published the object. ``depth``: number of deltas to
-    decode for it. ``stored``: bytes of these deltas and of the full record. ``predicted``: whether
-    an optimizer's step predicts the object, or an earlier object on the path.
+    ``sequence``: number of the journal entry that published the object. ``depth``: number of deltas
+    from the full record to the object. ``stored``: size of these deltas and of the full record.
+    ``predicted``: whether an optimizer's step predicts the object, or an earlier object on the
+    path.
     """
 
     id: bytes
@@ -120,8 +121,8 @@ class _Route(Struct, frozen=True, gc=False):
 class _Cache(Struct):
     """Results of searches, valid for one generation and position of the journal (``at``).
 
-    ``entries``: offsets of journal entries, by key prefix in the index. ``ids``: ids by their first
-    bytes. ``paths``: paths by object and offset of the piece.
+    ``entries``: maps a key prefix of the index to offsets of journal entries. ``ids``: maps the
+    first bytes of an id to the id. ``paths``: maps an object's id and a piece's offset to a path.
     """
 
     at: tuple[int, Position] | None = None
@@ -134,7 +135,7 @@ class Graph:
     """Finds paths over the records of a snapshot (the repository up to some journal entry)."""
 
     def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: int | None = None) -> None:
-        """Deltas of entries from byte ``undo`` of the journal on must not be undone."""
+        """``undo``: deltas of journal entries at this offset or later must not be undone."""
         self._snapshot = snapshot
         self._speed = speed
         self._undo = undo
@@ -142,7 +143,7 @@ class Graph:
         self._cache = _Cache()
 
     def exclude(self, steps: Iterable[PathStep]) -> None:
-        """Excludes the payloads of these steps, which are damaged, from later paths."""
+        """Excludes the damaged payloads of these steps from later paths."""
         self._damaged.update(step.place for step in steps)
         self._cache = _Cache()
 
@@ -233,15 +234,15 @@ class Graph:
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next operation, unless another process publishes first."""
+        """The number of the next journal entry, unless another process publishes first."""
         return self._snapshot.position.sequence
 
     def chain(self, id_: bytes, start: int = 0) -> tuple[Link, ...]:
         """The objects on the cheapest path to a piece. The last object is ``id_``.
 
-        The chain begins with the full record. If a step changes the element type or the length, the
-        chain begins with the object of this step instead, because earlier objects cannot be bases
-        of later versions.
+        The result begins with the full record. But if a step changes the dtype or the length, the
+        result begins with the object of this step, because earlier objects cannot be bases of new
+        versions.
         """
         return self._snapshot.retry_on_rewrite(lambda: self._chain(id_, start))
 
@@ -279,9 +280,9 @@ class Graph:
     ) -> Path:
         """The cheapest path to the piece at ``start`` of an object.
 
-        Raises DamagedData without a path. ``available``: ids of objects in memory, where a path may
-        begin at no cost. ``avoid``: payloads that the path must not use, by default those known to
-        be damaged.
+        ``available``: ids of objects in memory. A path may begin at these objects. ``avoid``:
+        payloads that the path must not use, by default the payloads known to be damaged. Raises
+        DamagedData if there is no path.
         """
         if available or avoid is not None:
             avoided = self._damaged if avoid is None else avoid
@@ -333,7 +334,7 @@ class Graph:
         )
 
     def _leading_to(self, id_: bytes, start: int) -> Iterator[PathStep]:
-        """The steps that recover a piece: its payloads, and deltas from the piece, to be undone."""
+        """Steps that recover a piece: its payloads, and deltas that are undone to get the piece."""
         prefix = id_[: keys.ID_BYTES]
         nameable = self.resolve_prefix(prefix) == id_
         for home in self.entries_holding(id_):

@@ -1,7 +1,8 @@
-"""Keys of the index: one byte that names a table, a value to search for, then a journal offset.
+"""Creates the keys of the index, which finds entries of the journal (the log of all changes).
 
-The offset (6 bytes) is where the journal entry with this value begins. The index stores keys
-without values. Integers are big-endian, so that the order of keys is the order of the numbers.
+A key has one byte that names a table, a value to search for, and the offset (6 bytes) of the
+journal entry that contains this value. The index is a sorted set of keys. Integers are big-endian,
+so that the order of keys is the order of the numbers.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from mvc.store.journal.frames import Recorded
 REF, COMMIT, COMMITTED, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
     b"f", b"c", b"t", b"r", b"k", b"b", b"e", b"l", b"o", b"u",
 )  # fmt: skip
-"""Tables of entries, by what an entry has (``entry_keys``, ``blob_keys``, ``edge_key``)."""
+"""Names of tables (``entry_keys``, ``blob_keys`` and ``edge_key`` create their keys)."""
 DEPLOYED, ORDER, SUBJECT, STATEMENT = b"d", b"s", b"a", b"n"
-"""Tables of statements (deployments and other assertions about versions).
+"""Names of tables of statements (deployments and other assertions about versions).
 
-Their keys are: in ``DEPLOYED`` target and time; in ``ORDER`` kind, target and hybrid time
-(``ordered``); in ``SUBJECT`` kind and subject, or target; in ``STATEMENT`` the id.
+The value in a key of ``DEPLOYED`` is target and time. In ``ORDER``: kind, target and hybrid time
+(``ordered``). In ``SUBJECT``: kind and subject, or target. In ``STATEMENT``: the statement's id.
 """
 OWN, MIXED = b"w", b"x"
-"""Tables of operations, by target.
+"""Names of two tables that find journal entries by the target of their statements.
 
-``OWN`` has the operations that were recorded in this repository. ``MIXED`` has those that were
-received or are not in turn (``_is_in_turn``).
+``OWN``: entries that were recorded in this repository. ``MIXED``: entries that were received from
+another repository, and entries that are not in turn (``_is_in_turn``).
 """
 STATE, WEIGHTS = b"\x40", b"\x41"
-"""Kinds of marks. Keys of ``SUBJECT`` use them like kinds of statements.
+"""Additional kinds in keys of ``SUBJECT``.
 
-A mark says whether a version's state (``STATE``) or one file's weights (``WEIGHTS``) are stored.
+``STATE``: the entry records that a version's state was stored or deleted. ``WEIGHTS``: the entry
+records that the weights of one file were stored or deleted.
 """
 _TARGET = b"\x80"
 _OFFSET = 6
@@ -48,9 +50,7 @@ def number(value: int) -> bytes:
 
 
 def moment(time_ns: int) -> bytes:
-    """A signed nanosecond time in 8 bytes.
-
-    A time that is too late for 8 bytes, because a clock was wrong, becomes the latest time that
+    """A signed nanosecond time in 8 bytes. A time that does not fit becomes the latest time that
     fits.
     """
     return min(time_ns + _BIAS, _LAST).to_bytes(8, "big")
@@ -77,7 +77,7 @@ def without_offset(key: bytes) -> bytes:
 
 
 def name_of(key: bytes) -> str:
-    """The name in a key of table, name and offset. Keys in ``DEPLOYED`` also have a time."""
+    """The name in a key whose value is a name, or (in ``DEPLOYED``) a name and a time."""
     end = -_OFFSET - (9 if key[:1] == DEPLOYED else 1)
     return decode_text(key[1:end])
 
@@ -143,8 +143,8 @@ def _is_in_turn(entry: Entry, target: str) -> bool:
 def topic(statement: Statement) -> bytes:
     """Prefix of the keys of all statements of the same topic as ``statement``.
 
-    A topic is a target. For statements without a target, it is one kind and one subject. Subjects
-    with equal first bytes share a prefix.
+    Statements have the same topic if they have the same target. Statements without a target have
+    the same topic if they have the same kind and the same subject (its first 8 bytes).
     """
     if statement.target:
         return on(statement.target)
@@ -171,9 +171,9 @@ def ordered(code: int, target: str) -> bytes:
 
 
 def blob_keys(objects: Iterable[bytes], offset: int) -> list[bytes]:
-    """A key for every object in the records of the entry at ``offset``.
+    """Keys for the objects that the journal entry at ``offset`` stored.
 
-    ``objects``: first bytes of the ids of these objects.
+    ``objects``: the first bytes of the ids of these objects.
     """
     at = number(offset)
     return [BLOB + prefix + at for prefix in objects]

@@ -1,9 +1,9 @@
-"""Records: encoded objects in a pack, after a header that describes them (docs/format.md).
+"""Reads and writes the headers of records (docs/format.md). A pack is a file of records.
 
-The *members* of a record are objects or pieces of objects. The encoded bytes of a member are its
-payload. The header has the ids of the members, their codings (how their bytes are encoded) and
-their bases. The header has a checksum, and every payload has one. So every byte is verified, and a
-pack can be read without an index.
+A record stores objects, such as tensors. It has a header, and a body with the encoded objects. The
+*members* of a record are objects or pieces of objects. The encoded bytes of a member are its
+payload. The header has the ids of the members, their codings (how the members are encoded) and
+their bases (objects from which the members are deltas). Header and payloads have checksums.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ CHECK_SIZE = 16
 PAYLOAD_CHECK = 8
 _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
-"""How many first bytes of an id name a base.
+"""A header names a base by the first bytes of the base's id. This is the number of these bytes.
 
-These bytes mean the first published object whose id has them.
+If the ids of several objects begin with these bytes, the object that was published first is meant.
 """
 
 BLOB, MANIFEST = 1, 2
@@ -45,7 +45,7 @@ _KINDS = (BLOB, MANIFEST)
 JOINT = "joint"
 OPTIM = "optim:"
 TRANSFORMS = {"resize": FIRST, "patch": FIRST, "cast:": FIRST, OPTIM: "optim"}
-"""Prefixes of transforms (``Coding``), each with the format feature that a reader needs."""
+"""Maps the prefix of a transform (``Coding``) to the format feature that a reader needs."""
 _ADDS = frozenset({JOINT, "expq", "uniform"})
 """Prefixes of codings that add floats to a base."""
 _MOST_JOINT_DIGITS = 4
@@ -70,7 +70,7 @@ class Coding(Struct, frozen=True, dict=True):
     @staticmethod
     @lru_cache(maxsize=4096)  # every step of an optimizer has its own coding
     def of(text: str) -> Coding:
-        """The coding with this text. Equal texts share one object, and so its cached properties."""
+        """The coding with this text. Calls with equal texts return the same object."""
         return Coding(text)
 
     @cached_property
@@ -81,7 +81,7 @@ class Coding(Struct, frozen=True, dict=True):
     @cached_property
     def forward_only(self) -> bool:
         """Whether the base cannot be recovered from the object."""
-        # Without ``Pipeline.parse``: reading a history must not import codecs.
+        # ``Pipeline.parse`` is not used, because reading a history must not import codecs.
         first = self.text.partition(" | ")[0].partition(":")[0]
         return bool(self.transform) or first in _ADDS
 
@@ -92,7 +92,7 @@ class Coding(Struct, frozen=True, dict=True):
 
     @cached_property
     def joint(self) -> int:
-        """Number of consecutive lossy deltas in one payload (a super-step); 0 for others."""
+        """M for a coding with ``joint:M``; otherwise 0."""
         head, colon, count = self.text.split(" | ", 1)[0].partition(":")
         known = head == JOINT and colon and count.isdecimal() and len(count) <= _MOST_JOINT_DIGITS
         return int(count) if known else 0
@@ -163,11 +163,10 @@ class RecordHeader(Struct, frozen=True, dict=True):
 
 
 def patch_extra(members: Sequence[Member], kind: int) -> bytes:
-    """Bytes that a patch (a delta by zstd) may refer to in addition to its base.
+    """Bytes that a patch (a delta by zstd) of a manifest may refer to, in addition to its base.
 
-    A manifest lists the ids of contents. Many of these contents are in the manifest's own record,
-    whose header has their ids. By referring to this header, the manifest needs only a few bytes for
-    each id.
+    A manifest lists ids of objects. The record of the manifest often stores these objects, too. The
+    record's header has their ids, so the patch refers to the header instead of storing the ids.
     """
     if kind != MANIFEST:
         return b""
@@ -175,7 +174,7 @@ def patch_extra(members: Sequence[Member], kind: int) -> bytes:
 
 
 def payload_check(payload: Sequence[Bytes]) -> bytes:
-    """The 8-byte checksum of a payload. ``payload`` has the parts of its bytes, in order."""
+    """The 8-byte checksum of a payload, which is passed in parts."""
     if sum(map(len, payload)) <= ONE_CALL:
         return blake3(b"".join(payload)).digest(PAYLOAD_CHECK)
     hasher = blake3()

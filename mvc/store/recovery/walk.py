@@ -1,6 +1,8 @@
-"""Decodes payloads along the path to a piece: a full record, then deltas.
+"""Recovers a piece of a stored object by decoding a full record, then deltas.
 
-A payload is the encoded bytes of a piece, which is at most 32 MiB of an object.
+A piece is at most 32 MiB of an object, such as a tensor. A payload is the encoded form of a piece:
+either the piece itself (a full record) or its delta from another piece. The path to a piece is the
+list of payloads from the full record to the piece.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ class Walker:
         parallel: bool = False,
         check: bool = True,
     ) -> None:
-        """Fills ``out`` along a path without predicted steps.
+        """Decodes the steps of a path, and writes the result into ``out``.
 
-        The path may contain transforms, such as a change of dtype. With ``origin``, the first step
-        is a delta from these bytes. ``parallel``: use the threads of the pool, to which the calling
-        thread must not belong. Without ``check``, payload checksums are ignored, and the caller
-        checks the result. Raises DamagedData.
+        No step may be predicted by an optimizer. With ``origin``, the first step is a delta from
+        the bytes of ``origin``. ``parallel``: use the threads of the pool. The calling thread must
+        not be one of these threads. Without ``check``, checksums of payloads are ignored, and the
+        caller checks the result. Raises DamagedData.
         """
         parallel = parallel and len(out) > SHORT
         sections = _sections(steps) or [(None, ())]
@@ -67,9 +69,9 @@ class Walker:
     def _straight(
         self, steps: Sequence[PathStep], out: memoryview, *, parallel: bool, check: bool
     ) -> None:
-        """Decodes deltas without transforms, after a full record if ``steps`` begins with one.
+        """Decodes steps without transforms into ``out``.
 
-        Otherwise, ``out`` has the bytes of the base already.
+        If the first step is a delta, ``out`` contains the base of this delta at the call.
         """
         path = Path(tuple(steps), 0.0)
         if is_grouped(path):
@@ -85,7 +87,7 @@ class Walker:
             apply_steps(self.packs, [step], out, run, check=check)
 
     def spread(self, begin: Callable[[int], Callable[[], None]], starts: range) -> None:
-        """Runs the work for every chunk in this thread and the pool's idle threads."""
+        """Calls ``begin(start)()`` for each start, in this thread and idle threads of the pool."""
         left, lock = map(begin, starts), Lock()
 
         def begun() -> Callable[[], None] | None:
@@ -103,7 +105,7 @@ class Walker:
             drain([helper for helper in helpers if not helper.cancel()])
 
     def _cross(self, step: PathStep, base: memoryview, out: memoryview, check: bool) -> None:
-        """Decodes a step with a transform: a patch, or a delta from the converted base."""
+        """Decodes a step with a transform, such as a delta from a base of another dtype."""
         member = step.member
         if member.nbytes != len(out):
             raise DamagedData(f"{short_name(step)} has a wrong length")
@@ -129,7 +131,7 @@ class Walker:
 def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[PathStep, ...]]]:
     """Divides a path into sections: a step with a transform, then the steps without transforms.
 
-    If the path begins without a transform, the first section has None instead of such a step.
+    If the first step of the path has no transform, the first section begins with None.
     """
     starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
     ends = [*starts[1:], len(steps)]
@@ -146,7 +148,7 @@ def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[Pa
 
 
 def room_for(step: PathStep) -> memoryview:
-    """Memory for a step's result. Raises DamagedData if no piece may have this size."""
+    """Memory for a step's result. Raises DamagedData if the result is larger than any piece."""
     if step.member.nbytes > max(MAX_MANIFEST, PIECE):
         raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
     return np.empty(step.member.nbytes, np.uint8).data

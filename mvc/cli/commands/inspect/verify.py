@@ -1,4 +1,4 @@
-"""``mvc verify``.
+"""``mvc verify`` checks the signatures of deployments or versions.
 
 Checks that an allowed signer has signed each deployment. Reports deployments that were rewritten,
 inserted or removed, and signatures by revoked keys. With REVs, mvc checks the signatures of these

@@ -1,4 +1,4 @@
-"""``mvc clone``.
+"""``mvc clone`` copies a repository.
 
 In the clone, the repository at URL is the remote origin. The default DIR is the last part of URL.
 To continue an interrupted clone, repeat the command.

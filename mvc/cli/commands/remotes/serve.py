@@ -1,8 +1,8 @@
-"""``mvc serve``.
+"""``mvc serve`` serves repositories, so that other machines can clone, fetch and push.
 
 If FOLDER is a repository, mvc serves it at http://HOST. Otherwise, mvc serves each repository below
-FOLDER at http://HOST/NAME. Clients need a token. 'token add' creates a token for the current folder
-(-C FOLDER for another one), prints it, and stores only its hash. --stdio serves FOLDER on standard
+FOLDER at http://HOST/NAME. Clients need a token. 'token add' creates and prints a token for the
+current folder (or -C FOLDER), and stores only the token's hash. --stdio serves FOLDER on standard
 input and output, for ssh.
 """
 
