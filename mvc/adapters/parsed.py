@@ -1,8 +1,8 @@
-"""A parsed model file: the positions of tensors in the file, and its bytes on demand.
+"""A parsed model file: the positions of its tensors. The bytes of tensors are read on demand.
 
 A *content* is a range of the file with a tensor or other large data. A *check field* has a checksum
-of a range. The *skeleton* is the rest of the file. Contents are sorted by offset and do not
-overlap, and check fields are outside of contents. Every byte of the file is in a content, in a
+of a range of the file. The *skeleton* is the rest of the file. Contents are sorted by offset and do
+not overlap, and check fields are outside of contents. Every byte of the file is in a content, in a
 check field or in the skeleton. So the file is restored exactly, even if the parser misread the
 skeleton.
 """
@@ -126,9 +126,11 @@ class ParsedFile(ABC):
     ids: Sequence[BlobId] | None = None
     """Ids of the contents, if they were hashed and not modified since."""
     stored: Mapping[int, BlobId] = MappingProxyType({})
-    """Maps the index of a content that is stored already to the content's id."""
+    """For contents that are stored already: maps the content's index to its id."""
     steps: Mapping[int, StepFrom] | None = None
-    """Maps the index of a content that is stored as a tensor plus a lossy step to the step."""
+    """For contents that are stored as a tensor plus a lossy step: maps the content's index to the
+    step.
+    """
 
     @abstractmethod
     def read(self, content: int, start: int, out: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""The grid: rounds each tensor to whole multiples of its step, a power of two.
+"""The stage ``grid``: rounds the entries of a tensor to multiples of a step, a power of two.
 
 *Production weights* are the rounded weights, which are stored and deployed. *Training weights* are
 the optimizer's weights, which stay unrounded (``mvc.lossy.reducer``). docs/pipelines.md describes

@@ -24,7 +24,7 @@ from mvc.store.snapshot import PACKS
 
 QUARANTINE = "quarantine"
 _WINDOW = 1 << 20
-_BEYOND = 1 << 40  # larger numbers are numbers of quarantined files
+_BEYOND = 1 << 40  # numbers from here on are for quarantined files, not for packs
 
 
 class DamagedRange(Struct, frozen=True):

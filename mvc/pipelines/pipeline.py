@@ -1,4 +1,4 @@
-"""Pipelines, which encode and decode tensors, such as ``xor | planes | zstd:1``.
+"""A pipeline, such as ``xor | planes | zstd:1``, encodes and decodes tensors.
 
 The text of a pipeline names its stages. A tensor is stored as a delta (the difference from another
 tensor, the base) or as a full record (without a base). Full records are encoded without the delta
@@ -122,7 +122,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """Encodes one chunk of a tensor. ``width``: the size of an element: 1, 2, 4 or 8 bytes.
 
-        ``base``: bytes of equal length if this pipeline encodes deltas; otherwise None.
+        ``base``: bytes of the length of ``new`` if this pipeline encodes deltas; otherwise None.
         """
         return b"".join(self.encode_parts(new, base, width))
 
@@ -189,9 +189,9 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def apply_chunk(
         self, data: memoryview, state: memoryview, width: int, *, reverse: bool
     ) -> None:
-        """Applies a delta's chunk to ``state``, in place. Turns the base into the new bytes.
+        """Applies a delta's chunk to ``state``: replaces the base by the new bytes, in place.
 
-        With ``reverse``, turns the new bytes into the base. If DamagedData is raised, ``state`` is
+        With ``reverse``, replaces the new bytes by the base. If DamagedData is raised, ``state`` is
         unchanged.
         """
         if self.operator not in {"sub", "xor"}:

@@ -1,6 +1,6 @@
 """Scopes: the rights of a client of an mvc server, such as ``read`` or ``push:GLOB``.
 
-A client's scopes are those of its token. With ssh, the command ``mvc serve --stdio`` names them.
+A client's scopes are those of its token. With ssh, ``mvc serve --stdio --scope`` names the scopes.
 ``read`` permits reading versions. ``metrics`` permits reading the server's metrics. ``push:GLOB``
 permits pushes to the refs that match GLOB. A GLOB without the prefix ``heads/`` or ``tags/`` is for
 branches. ``deploy:GLOB`` permits deployments to the targets that match GLOB. ``admin`` permits
@@ -152,9 +152,9 @@ def check_news(
     """Raises RemoteRefused for received changes that the scopes do not allow.
 
     ``targets``: the targets of received deployments. For each target, a ``deploy`` scope is needed.
-    ``adds``: whether versions, states or annotations are added. Adding needs any ``push`` scope. If
-    there is none, the error asks for the scope ``push:NAME``. ``forgets``: whether a state is
-    purged. Purging needs ``admin``.
+    ``adds``: whether versions, states or annotations are added. Adding needs at least one ``push``
+    scope, for any ref. Without a ``push`` scope, the error asks for the scope ``push:NAME``.
+    ``forgets``: whether a state is purged. Purging needs ``admin``.
     """
     for target in targets:
         require(scopes, "deploy", target)

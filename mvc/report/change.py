@@ -46,9 +46,9 @@ def first_change(
 
     ``predict(state, sample)`` returns a label: a comparable value, or an array or tensor of one
     element. With ``target``, compares the versions that were live on the target from ``since`` to
-    ``until``. Without ``target``, compares HEAD and its ancestors by commit time. If there is no
-    version from ``since`` to ``until``, raises NoDeployment with ``target``, and UnknownRevision
-    without ``target``.
+    ``until``. Without ``target``, compares HEAD and its ancestors in order of commit time. If there
+    is no version from ``since`` to ``until``, raises NoDeployment with ``target``, and
+    UnknownRevision without ``target``.
     """
     if target is not None and since is not None:
         with suppress(NoDeployment):  # no version was live at ``since``

@@ -1,9 +1,10 @@
 """Exchanges bytes between the processes of a distributed training.
 
 Rank 0 is the coordinator. In an exchange, all processes wait for one another, send bytes to rank 0,
-and receive bytes from rank 0, through a gloo group of torch.distributed. A process calls for the
-next exchange by its number in torch's key-value store. In the store, processes also count the
-exchanges to which they have come. So a process that is missing can be named.
+and receive bytes from rank 0, through a gloo group of torch.distributed. To call for the next
+exchange, a process writes the number of this exchange into torch's key-value store. Each process
+also counts in the store to how many exchanges it has come, so that errors can name missing
+processes.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ class Ranks:
             return [(data, number), *zip(received, numbers, strict=True)]
 
     def spread(self, parts: Sequence[bytes], most: int) -> tuple[bytes, bool]:
-        """Sends every process its part from rank 0.
+        """Rank 0 sends one of ``parts`` to each process.
 
         Returns the part of this process, and whether any part is not empty.
         """

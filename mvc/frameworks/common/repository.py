@@ -48,12 +48,16 @@ class RepositoryArgument:
         return RepositoryArgument, (self._argument,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """The copy shares an open Repository that was passed, but opens a folder again."""
+        """If a Repository was passed, the copy shares it. If a folder was passed, the copy opens
+        the folder again.
+        """
         return type(self)(self._argument)
 
     @contextmanager
     def during(self) -> Iterator[Repository]:
-        """The Repository that was passed, or the folder's repository, open until the block ends."""
+        """Yields the Repository that was passed. If a folder was passed, opens the folder's
+        repository until the block ends.
+        """
         if self._folder is None:
             yield self.repo
             return

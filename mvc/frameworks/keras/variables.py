@@ -163,9 +163,7 @@ def _tensor_of(target: Any) -> torch.Tensor:
 
 
 def _check_names(owner: str, recorded: list[str], current: list[str]) -> None:
-    """Raises CannotResume if names differ, unless they differ only in the numbers that Keras
-    counts.
-    """
+    """Raises CannotResume if names differ in more than the numbers that Keras adds to names."""
     theirs, mine = ([_NUMBER.sub("", name) for name in names] for names in (recorded, current))
     for name, plain in zip(current, mine, strict=True):
         if plain not in theirs:

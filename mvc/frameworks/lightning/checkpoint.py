@@ -33,7 +33,7 @@ _HEAD = "mvc lightning checkpoint 1"
 _MARKER = re.compile(_HEAD.encode() + rb"\ncommit ([0-9a-f]{64})\npath ([^\n]+)\n")
 _MARKER_LIMIT = 4096
 _TRANSFER = ".temp.ckpt"
-"""Lightning's process launcher passes weights in a file of this name, not a checkpoint."""
+"""Lightning's process launcher passes weights in a file of this name. It is not a checkpoint."""
 _PREFIX = "mvc:"
 _SUFFIX = ".safetensors"
 _TRAINING = ".training.safetensors"
@@ -88,8 +88,8 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     ) -> None:
         """Commits a checkpoint, then writes the marker at ``path``.
 
-        If a value cannot be stored exactly, raises UnsupportedTensor with its name. In this case
-        nothing is written.
+        If a value cannot be stored exactly, raises UnsupportedTensor with the value's name, and
+        writes nothing.
         """
         if storage_options is not None:
             raise WrongUsage("MVCCheckpointIO does not support storage_options")

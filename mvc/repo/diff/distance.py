@@ -1,8 +1,8 @@
 """Computes distances between two tensors in float64, and converts tensors from and to float64.
 
-Distances are computed block by block, because a block fits into the CPU cache. The
-conversion to float64 is exact, except for 64-bit integers beyond 2**53. These large integers are
-subtracted as integers, and rounded only for the cosine.
+Distances are computed block by block, because a block fits into the CPU cache. The conversion to
+float64 is exact, except for 64-bit integers beyond 2**53. These large integers are subtracted as
+integers, and rounded only for the cosine.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _NARROW = {
     "float8_e5m2fnuz": (2, -15, 0x80),
     "float8_e8m0fnu": (0, -127, 0),
 }
-"""Bits of the fraction, exponent of the smallest normal number, and the code for NaN."""
+"""For each dtype: bits of the fraction, exponent of the smallest normal number, code for NaN."""
 
 ROUNDED = {name for name, d in DTYPES.items() if d.floating} - {"float4_e2m1fn_x2"}
-"""The dtypes that ``rounded`` supports: all floats except packed pairs, and complex numbers."""
+"""The dtypes that ``rounded`` supports: complex numbers, and all floats except packed pairs."""
 
 
 class Distance(Struct, frozen=True):
-    """``changed_share``: share of elements whose bits differ; 0 if there are no elements.
+    """``changed_share``: fraction of elements whose bits differ; 0 if there are no elements.
 
     ``l2``, ``max_abs``: L2 norm and largest magnitude of new - old. ``cosine``: cosine similarity
-    of old and new; None if one tensor is zero. ``nonfinite``: number of elements that are infinite
-    or NaN in one of the tensors. ``l2``, ``max_abs`` and ``cosine`` ignore these elements, and
-    treat a complex number as a pair of numbers.
+    of old and new; None if one tensor is all zeros. ``nonfinite``: number of elements that are
+    infinite or NaN in one of the tensors. ``l2``, ``max_abs`` and ``cosine`` ignore numbers that
+    are not finite, and treat a complex number as a pair of numbers.
     """
 
     changed_share: float
@@ -205,7 +205,8 @@ def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     """The elements of ``dtype`` that are nearest to ``values``, with ties to even.
 
     For a complex dtype, ``values`` has two numbers for each element. Overflow gives infinity, or
-    NaN if the dtype has no infinity. Each NaN becomes the positive quiet NaN, even in ``values``.
+    NaN if the dtype has no infinity. Each NaN becomes the positive quiet NaN, in the
+    result and in ``values``.
     """
     values[np.isnan(values)] = np.nan
     if dtype in _NUMPY:

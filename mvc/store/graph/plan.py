@@ -66,7 +66,7 @@ class Action(Struct, frozen=True):
 
 
 class PiecePlan(Struct, frozen=True):
-    """Recovers the pieces of the objects ``targets`` that begin at byte ``start``."""
+    """Recovers the piece that begins at byte ``start`` of each object in ``targets``."""
 
     start: int
     targets: tuple[bytes, ...]
@@ -134,7 +134,7 @@ def plan(
     avoid: AbstractSet[Place] | None = None,
     along: Sequence[Path] = (),
 ) -> PiecePlan:
-    """Plans how to recover the pieces of the objects ``targets`` that begin at byte ``start``.
+    """Plans how to recover the piece that begins at byte ``start`` of each object in ``targets``.
 
     ``available``: ids of objects in memory. ``avoid``: payloads that the plan must not use, by
     default the payloads known to be damaged. ``along``: paths that the plan must use, even if there
@@ -214,7 +214,7 @@ def _path(
     """The path to a piece, from an object in memory or in the plan. Raises DamagedData."""
     if available:
         return graph.path(*node, _Known(last_steps, available), avoid=avoid)
-    return _cut(graph, graph.path(*node, avoid=avoid), last_steps)  # a cached path
+    return _cut(graph, graph.path(*node, avoid=avoid), last_steps)
 
 
 def _cut(graph: Graph, path: Path, last_steps: Mapping[bytes, _LastStep]) -> Path:
@@ -259,7 +259,7 @@ def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) ->
         if last.step.member.coding.predicted:
             cuts |= {id_, last.base or id_}
     ordered: list[Action] = []
-    opened: dict[bytes, Iterator[bytes]] = {}  # maps objects to needs to visit
+    opened: dict[bytes, Iterator[bytes]] = {}  # for each object, needs to visit
     done: set[bytes] = set()
     for target in targets:
         if target not in last_steps or target in done:

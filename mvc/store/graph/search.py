@@ -89,9 +89,9 @@ class Path(Struct, frozen=True, gc=False):
 
     @property
     def stored(self) -> int:
-        """Payload bytes of the path.
+        """Size of the path's payloads.
 
-        If several objects share a payload, only this object's share counts.
+        If a payload contains several objects, only the part of the object on the path counts.
         """
         return sum(step.header.share(step.member) for step in self.steps)
 
@@ -211,8 +211,8 @@ class Graph:
     def nameable(self, id_: bytes) -> bool:
         """Whether records can name this object as a base.
 
-        A base is named by the first bytes of its id. These bytes mean the first published object
-        whose id has them.
+        A record names a base by the first bytes of the base's id. If several ids begin with these
+        bytes, the object that was published first is meant.
         """
         return self.resolve_prefix(id_[: keys.ID_BYTES]) == id_
 

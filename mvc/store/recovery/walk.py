@@ -1,8 +1,9 @@
 """Recovers a piece of a stored object by decoding a full record, then deltas.
 
 A piece is at most 32 MiB of an object, such as a tensor. A payload is the encoded form of a piece:
-either the piece itself (a full record) or its delta from another piece. The path to a piece is the
-list of payloads from the full record to the piece.
+either the piece itself (a full record) or its delta from another piece, the base. With a transform,
+such as a change of dtype, the base is converted before the delta is applied. The path to a piece is
+the list of payloads from the full record to the piece.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class Walker:
     ) -> None:
         """Decodes the steps of a path, and writes the result into ``out``.
 
-        No step may be predicted by an optimizer. With ``origin``, the first step is a delta from
-        the bytes of ``origin``. ``parallel``: use the threads of the pool. The calling thread must
-        not be one of these threads. Without ``check``, checksums of payloads are ignored, and the
-        caller checks the result. Raises DamagedData.
+        Not for predicted pieces (``mvc.store.graph.plan``). With ``origin``, the first step is a
+        delta from the bytes of ``origin``. ``parallel``: use the threads of the pool. The calling
+        thread must not be one of these threads. Without ``check``, checksums of payloads are
+        ignored, and the caller checks the result. Raises DamagedData.
         """
         parallel = parallel and len(out) > SHORT
         sections = _sections(steps) or [(None, ())]
