@@ -19,14 +19,15 @@ from mvc.errors import BadModelFile, MvcError, SourceChanged
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
 
-_GRAPHS = 8  # the most graphs in a file's folder that are read
+_GRAPHS = 8  # at most so many ONNX graphs are read from a folder
 
 
 def parse(source: Source, name: str, *, unless: Callable[[], bool] = lambda: False) -> StateFile:
     """Parses a file, whose first bytes show the format. A file of unknown format has no tensors.
 
-    Raises BadModelFile for a truncated model file, unless ``unless`` returns true. ``name`` is used
-    in messages, and its suffix states the expected format.
+    If the file has no tensors, but seems to be a truncated model file, calls ``unless``. If the
+    result is false, raises BadModelFile. ``name``: the name for messages. The suffix of ``name``
+    shows the expected format.
     """
     return _checked(parse_file(source, name), source, name, unless)
 
@@ -35,7 +36,7 @@ def _checked(
     parsed: ParsedFile, source: Source, name: str, unless: Callable[[], bool]
 ) -> StateFile:
     if parsed.format == "opaque":
-        from mvc.adapters.files.suspicion import suspicion  # few files need it
+        from mvc.adapters.files.suspicion import suspicion
 
         why = suspicion(source, name)
         if why is not None and not unless():
@@ -58,8 +59,8 @@ def open_file(
 ) -> Iterator[StateFile]:
     """Opens and parses a file. Raises SourceChanged at the end if the file was modified meanwhile.
 
-    ``strict``: raises BadModelFile as ``parse`` does; otherwise a truncated model file has no
-    tensors. ``like``: see ``parse_beside``.
+    ``strict``: raise BadModelFile for a truncated model file, as ``parse`` does. Otherwise such a
+    file has no tensors. ``like``: see ``parse_beside``.
     """
     with fs.open_read(path) as file:
         identity_before = file.identity()
@@ -80,10 +81,11 @@ def open_file(
 def parse_beside(
     fs: FileSystem, path: Path, file: Source, name: str, *, like: FileEntry | None = None
 ) -> ParsedFile:
-    """As ``parse_file``. If the format is unknown, ONNX graphs in the folder may name the tensors.
+    """Parses a file by its format, or by an ONNX graph in the same folder.
 
-    ``like``: a stored file. If the file has the same bytes, it gets the tensors of ``like``,
-    including tensors that a graph named when ``like`` was stored.
+    If the format is unknown, the file may have the external data of an ONNX graph. Then the graph
+    names the file's tensors. ``like``: a stored file. If the two files have the same bytes, the
+    result has the tensors of ``like``, even if the graph was changed meanwhile.
     """
     parsed = parse_file(file, name, like)
     if parsed.format == "opaque":
@@ -99,7 +101,7 @@ def parse_beside(
     if like is not None and like.size == parsed.size and _layout(parsed) != _layout(like):
         from mvc.adapters.hashing import hash_file
 
-        with suppress(MvcError):  # a version of mvc with another parser may have stored it
+        with suppress(MvcError):  # another release of mvc may have stored ``like``
             stored = parse_as(like, file, name)
             if hash_file(stored, name).content_id == like.content_id:
                 return stored
@@ -112,7 +114,7 @@ def _layout(file: PlacedFile) -> tuple[object, ...]:
 
 
 def external_files(fs: FileSystem, graph: Path) -> dict[Path, FileIdentity]:
-    """The files next to an ONNX graph that have its tensors."""
+    """The files next to an ONNX graph that have the graph's external tensors."""
     names = _external(fs, graph, fs.stat(graph)).keys() & set(fs.list(graph.parent))
     files = {graph.with_name(name): fs.stat(graph.with_name(name)) for name in sorted(names)}
     return {path: identity for path, identity in files.items() if identity and identity.is_file}
@@ -122,8 +124,8 @@ def external_files(fs: FileSystem, graph: Path) -> dict[Path, FileIdentity]:
 def _graphs(fs: FileSystem, folder: Path, _now: FileIdentity | None) -> list[Path]:
     """The ONNX graphs in a folder.
 
-    ``_now``: the folder's identity. It is a part of the cache's key, so that a changed folder is
-    listed again.
+    ``_now``: the folder's identity, such as its modification time. The cache uses this argument as
+    a key, so that a changed folder is listed again.
     """
     return [folder / name for name in fs.list(folder) if name.lower().endswith(".onnx")]
 
@@ -134,7 +136,7 @@ def _external(
 ) -> Mapping[str, Sequence[GraphTensor]]:
     """Maps the names of external files to the tensors of a graph that are in these files.
 
-    ``_now``: the identity of the graph's file, a part of the cache's key.
+    ``_now``: see ``_graphs``, but for the graph's file.
     """
     by_name = defaultdict[str, list[GraphTensor]](list)
     with suppress(MvcError, LookupError), fs.open_read(graph) as file:

@@ -57,7 +57,7 @@ class Program(click.Group):
         return command
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Writes one screen: daily commands with their first lines, and names of other commands."""
+        """Writes one screen: the daily commands with one line of help each, and all other names."""
         (_, daily), *sections = SECTIONS.items()
         formatter.write("Usage: mvc [-C DIR] [-q|-v] COMMAND [ARGUMENTS]...\n\n")
         formatter.write(f"{self.help}\n\n")
@@ -68,7 +68,7 @@ class Program(click.Group):
         formatter.write(_MORE)
 
     def format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes every command with its first line, the topics, global options and examples."""
+        """Writes every command with one line of help, the topics, global options and examples."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         width = max(map(len, COMMANDS))

@@ -2,8 +2,7 @@
 
 Receipts are read from the journal, which has one entry for each operation. The entries of
 ``forget`` name versions, author and reason. The entries of ``gc`` record when the last byte of a
-state was deleted. No ``gc`` deletes these entries. An absent state has a receipt only if it was
-forgotten by name.
+state was deleted. mvc keeps these entries.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from mvc.store.snapshot import Snapshot
 class ForgottenState(Struct, frozen=True):
     """A forgotten state of the version ``commit``.
 
-    ``root``: the hash of the state; None if a rule forgot the state and the commit was deleted.
-    ``gone_ns``: when the last byte was deleted from the repository's files; None if bytes may be
-    left. ``again_ns``: when a state forgotten by rule was stored again. ``came``: whether the state
-    was ever stored or received here, so that there were bytes to delete.
+    ``root``: the hash of the state. None if the hash is unknown, because the commit was deleted.
+    ``gone_ns``: when the last byte was deleted from the repository's files. None if bytes may be
+    left. ``again_ns``: when the state was stored again. ``came``: whether the state was ever stored
+    here, so that there were bytes to delete.
     """
 
     commit: CommitId
@@ -36,7 +35,7 @@ class ForgottenState(Struct, frozen=True):
 class Receipt(Struct, frozen=True):
     """The operation with the number ``number`` forgot ``states``.
 
-    ``rules``: the retention rules, as options of the command; empty if versions were named.
+    ``rules``: the retention rules, as options of ``mvc forget``. Empty if the user named versions.
     """
 
     number: int
@@ -66,7 +65,7 @@ def receipts(snapshot: Snapshot) -> list[Receipt]:
         by_cause: dict[tuple[int, str, str, str], list[ForgottenState]] = {}
         for stone in entry.of(Tombstone):
             id_ = CommitId(stone.subject)
-            root = _root(snapshot, id_) or stone.root  # a remote may have sent this root
+            root = _root(snapshot, id_) or stone.root
             state = ForgottenState(id_, root, came=id_ not in absent)
             by_cause.setdefault((stone.recorded_ns, stone.author, stone.reason, ""), []).append(
                 state
@@ -90,7 +89,7 @@ def _root(snapshot: Snapshot, commit: CommitId) -> Root | None:
 def _with(
     receipt: Receipt, ids: set[CommitId], *, gone_ns: int | None = None, again_ns: int | None = None
 ) -> Receipt:
-    """Sets the given times for the states of ``ids``, unless a state already has this time."""
+    """Sets the times for the states of ``ids``. Keeps a time that is already set."""
     states = tuple(
         replace(state, gone_ns=state.gone_ns or gone_ns, again_ns=state.again_ns or again_ns)
         if state.commit in ids

@@ -33,7 +33,7 @@ Metrics: TypeAlias = Callable[[Commit], Mapping[str, float]]
 
 
 class Best(Struct, frozen=True):
-    """Keep the ``count`` best versions by a metric; ``lowest``: lower is better."""
+    """Keep the ``count`` best versions by a metric. ``lowest``: lower values are better."""
 
     metric: str
     count: int
@@ -62,11 +62,11 @@ class Best(Struct, frozen=True):
 
 
 class Retention(Struct, frozen=True):
-    """Retention rules. A version stays if ``last``, ``hourly``, ``daily`` or ``best`` keeps it.
+    """Retention rules. Each rule keeps some versions. All other versions are forgotten.
 
-    ``unused``: a target; a version that was ever live on this target stays. ``unqueried``: a
-    version that a recorded query asked for stays. Raises WrongUsage if a rule keeps less than one
-    version.
+    ``last``, ``hourly``, ``daily``: keep the newest versions, or the newest version of each hour or
+    day. ``unused``: keep every version that was live on this target. ``unqueried``: keep every
+    version that users asked for. Raises WrongUsage if a number is below 1.
     """
 
     last: int | None = None
@@ -85,7 +85,7 @@ class Retention(Struct, frozen=True):
 
     @property
     def keeps(self) -> bool:
-        """Whether any rule but ``unused`` and ``unqueried`` is set."""
+        """Whether ``last``, ``hourly``, ``daily`` or ``best`` is set."""
         return any(n is not None for n in (self.last, self.hourly, self.daily)) or bool(self.best)
 
     @property
@@ -103,7 +103,7 @@ class Retention(Struct, frozen=True):
 
 
 def select(store: Store, rules: Retention) -> list[Commit]:
-    """The versions that ``rules`` select for forgetting, in the order of publication.
+    """The versions that no rule keeps, in the order of publication.
 
     Never selects versions that a ref or HEAD names, or that are live on a target now or later.
     Raises UnknownTarget; UnknownMetric if no version has a metric of a ``best`` rule; WrongUsage
@@ -120,7 +120,7 @@ def select(store: Store, rules: Retention) -> list[Commit]:
 
 
 class Short(Struct, frozen=True):
-    """A ``best`` rule that keeps too few versions: only ``have`` versions have its metric.
+    """A ``best`` rule that keeps too few versions: only ``have`` versions have the metric.
 
     ``without``: versions selected for forgetting that do not have the metric.
     """
@@ -171,9 +171,7 @@ def retained(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> 
 
 
 def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> set[CommitId]:
-    """The newest version of each hour or day (local time), for the ``count`` newest
-    hours or days.
-    """
+    """The newest version of each of the ``count`` newest hours or days (local time)."""
     newest: dict[tuple[int, int], CommitId] = {}
     for commit in newest_first:
         minutes = local_zone_minutes(commit.time_ns)
@@ -205,10 +203,7 @@ def recorded_since(store: Store) -> int:
 
 
 def _older(snapshot: Snapshot, since_ns: int) -> set[CommitId]:
-    """The versions published before queries were recorded.
-
-    Nobody knows whether somebody asked for these versions.
-    """
+    """The versions published before queries were recorded. A query may have used these versions."""
     entries = (recorded.entry for recorded in snapshot.entries())
     return {c.id for entry in entries if entry.time_ns < since_ns for c in entry.commits}
 
@@ -217,9 +212,8 @@ def protected(store: Store, rules: Retention) -> set[CommitId]:
     """Versions that rules never forget.
 
     These are versions that refs or HEAD name, that are live on a target now or later, or that a
-    node (a machine that serves models) uses. With ``unused``, versions of all deployments on that
-    target are added, except retracted deployments. With ``unqueried``, versions that were asked for
-    are added. Raises UnknownTarget.
+    node (a machine that serves models) uses, and versions that ``unused`` and ``unqueried`` keep.
+    Retracted deployments do not count. Raises UnknownTarget.
     """
     stay = {ref.commit for ref in (*refs.branches(store.fresh()), *refs.tags(store.fresh()))}
     head = refs.head(store.fresh()).commit

@@ -1,8 +1,8 @@
-"""Compares the functions of a source file with the functions of the loaded module.
+"""Compares a source file of a model with the Python module that was imported from the file.
 
-The comparison covers compiled code, and defaults and constants that are literals in the file. The
-file is never run. A difference shows that the file was edited after its import, or that the module
-was changed in memory.
+A difference shows that the file was edited after the import, or that the module was changed in
+memory. mvc compares the compiled code of functions, and the literals that the file assigns to names
+or uses as defaults. The file is not run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHOWN = 60  # characters of a value in a message
 
 
 class Definitions:
-    """The functions that a file defines, at any depth, and the constants that it defines."""
+    """The functions and the constants that a file defines."""
 
     def __init__(self, tree: ast.Module, code: CodeType) -> None:
         self._values = dict(_values(tree.body, "", Counter(_bound(tree))))
@@ -37,8 +37,9 @@ class Definitions:
                 self._defaults[key] = _written_defaults(node.args)
 
     def difference(self, module: ModuleType) -> str | None:
-        """Describes a loaded function that differs from the function in the file. None if all
-        functions are equal.
+        """Describes the first loaded function that differs from the file, or returns None.
+
+        Functions that were assigned to the module from other files are ignored.
         """
         file = getattr(module, "__file__", None)
         for function in _functions(vars(module), module.__name__):
@@ -49,8 +50,9 @@ class Definitions:
         return None
 
     def changed_value(self, module: ModuleType) -> str | None:
-        """Describes a constant or function, in the module or its classes, that differs from the
-        file. None if all of these are equal.
+        """Describes the first name of the module or its classes that has another value, or None.
+
+        The other value is a constant that is not the constant in the file, or another function.
         """
         for name, written in self._values.items():
             value: Any = module
@@ -66,8 +68,8 @@ class Definitions:
         return None
 
     def _of_function(self, function: FunctionType) -> str | None:
-        """How a function differs from the functions of this name in the file. None if the function
-        equals one of these.
+        """How a function differs from the file. The file may define several functions of this name:
+        None if one of these functions is equal.
         """
         code, difference = function.__code__, "its code differs"
         for compiled in self._code.get(code.co_qualname, ()):
@@ -110,7 +112,7 @@ def _values(body: Iterable[ast.stmt], where: str, bound: Counter[str]) -> Iterat
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
-    """Yields every name that the file binds or imports, in any scope, once for each binding."""
+    """Yields every name that is bound or imported anywhere in the file, once for each binding."""
     for node in ast.walk(tree):
         match node:
             case (
@@ -143,7 +145,8 @@ def _changed_default(function: FunctionType, written: Mapping[str, Any]) -> str 
         if name not in written:
             return f"{name} has the default {_shown(loaded[name])} in memory, but none in the file"
         value = written[name]
-        # An empty container may be filled by calls, and a set has no order, so neither is compared.
+        # A call may fill a list or dictionary that is empty in the file. The text of a set has no
+        # fixed order. So these defaults are not compared.
         comparable = value is not _UNKNOWN and not isinstance(value, set) and value not in ([], {})
         if comparable and _differs(value, loaded[name]):
             shown = f"{_shown(loaded[name])} in memory, {_shown(value)} in the file"
@@ -152,12 +155,12 @@ def _changed_default(function: FunctionType, written: Mapping[str, Any]) -> str 
 
 
 def _unmangled(name: str) -> str:
-    """A parameter's name in the source: ``_Net__x`` is ``__x``."""
+    """Undoes the name mangling of Python: ``_Net__x`` becomes ``__x``."""
     return name if name.startswith("__") or "__" not in name[1:] else name[name.index("__", 1) :]
 
 
 def _differs(written: Any, loaded: Any) -> bool:
-    """Whether two values, or values inside two containers, differ in type or bits."""
+    """Whether two values differ in type or text. 1 and True differ, and 0.0 and -0.0 differ."""
     return type(written) is not type(loaded) or repr(written) != repr(loaded)
 
 
@@ -181,9 +184,7 @@ def _all_code(code: CodeType) -> Iterator[CodeType]:
 
 
 def _functions(names: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
-    """Yields the functions of a module, including those in its classes, decorators and
-    properties.
-    """
+    """Yields the functions of a module, including methods, properties and decorated functions."""
     waiting, seen = [*names.values()], set[int]()
     for value in waiting:  # the loop extends this list
         if id(value) in seen:

@@ -24,9 +24,9 @@ from mvc.types import Progress
 class Pulled(Struct, frozen=True):
     """The result of a pull.
 
-    ``old`` and ``new``: the values of ``branch`` before and after. ``restored``: the written files,
-    or None if the branch did not move. ``ahead``: the number of versions of the branch that the
-    remote lacks.
+    ``old`` and ``new``: the commit of ``branch`` before and after the pull. ``restored``: the
+    written files, or None if the branch did not move. ``ahead``: the number of versions of the
+    branch that the remote lacks.
     """
 
     fetched: Transferred
@@ -40,7 +40,7 @@ class Pulled(Struct, frozen=True):
 def pull(
     store: Store, config: Config, remote: Remote, *, progress: Progress | None = None
 ) -> Pulled:
-    """Fetches, and fast-forwards the current branch and its files.
+    """Fetches, fast-forwards the current branch, and writes the changed files.
 
     Raises RefConflict if HEAD is detached, if the branch has diverged, or if a training records
     versions on the branch; WouldOverwrite for uncommitted work; and the errors of ``fetch``.

@@ -1,7 +1,7 @@
-"""Trainings of this machine: on which branches they record, and to which targets they deploy.
+"""Shows other processes that a training commits to a branch and deploys to a target.
 
-A training locks files in ``.mvc``. The kernel releases a lock when the process ends. An unlocked
-file remains, but has no meaning.
+A training locks a file in ``.mvc`` for its branch, and a file for its target. The kernel releases a
+lock when the process ends. A file that is not locked has no meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.store.store import Store
 
 _SECONDS = 0.05
-"""The timeout of ``recorder``, longer than ``recorder`` of another process has the lock."""
+"""The timeout of ``recorder``. If another process calls ``recorder``, it has the lock for less."""
 _BEGINNING = 2.0  # seconds to wait for a lock, because a killed process needs time to end
 
 
@@ -41,9 +41,8 @@ def announce(store: Store, branch: str | None) -> FileLock:
 def announce_target(store: Store, target: str, *, alone: bool = False) -> FileLock:
     """Marks ``target`` as a target to which a training deploys, until the lock is released.
 
-    Several trainings may deploy to a target. ``alone``: exclude other trainings. Raises Busy if
-    another training excludes this training, or if another training deploys to ``target`` and
-    ``alone`` is true.
+    Several trainings may deploy to a target, unless one of the trainings has set ``alone``. Then
+    this function raises Busy.
     """
     notice = _deploying_notice(store, target)
     try:
@@ -56,7 +55,10 @@ def announce_target(store: Store, target: str, *, alone: bool = False) -> FileLo
 
 
 def recorder(store: Store, branch: str | None, target: str | None = None) -> str | None:
-    """The function of ``Repository.recorder``."""
+    """Describes the process whose training commits to ``branch`` or deploys to ``target``.
+
+    Returns None if there is no such training.
+    """
     fs = store.fs
     path = _notice(store, branch) if target is None else _deploying_notice(store, target)
     try:
@@ -64,13 +66,13 @@ def recorder(store: Store, branch: str | None, target: str | None = None) -> str
             fs.lock(path, timeout=_SECONDS).release()
     except Busy:
         return lock_holder(path)
-    except IoFailed:  # not an error, because the file only informs users
+    except IoFailed:  # the file cannot be locked: assume that no training runs
         return None
     return None
 
 
 def refuse_recorded(store: Store, branch: str | None) -> None:
-    """Raises RefConflict if a training records on ``branch``: nothing else may move the branch."""
+    """Raises RefConflict if a training commits to ``branch``. Call it before moving the branch."""
     if recorder(store, branch) is not None:
         raise RefConflict(
             f"a training is recording on {branch or 'the detached HEAD'}",
@@ -79,7 +81,7 @@ def refuse_recorded(store: Store, branch: str | None) -> None:
 
 
 def _notice(store: Store, branch: str | None) -> Path:
-    # A branch's name contains no '%' and is never HEAD.
+    # The file's name is unique, because a branch's name contains no '%' and is never HEAD.
     return store.folder / f"recording-{(branch or HEAD).replace('/', '%')}"
 
 

@@ -1,4 +1,6 @@
-"""Fixtures of pytest, to be imported in a ``conftest.py`` or named in ``pytest_plugins``."""
+"""pytest fixtures for programs that use mvc. Import them in a ``conftest.py``, or name this module
+in ``pytest_plugins``.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from mvc.testing.process import FixedClock
 
 @pytest.fixture
 def clock() -> FixedClock:
-    """A clock that advances by a microsecond on each query."""
+    """A clock that advances by a microsecond whenever it is read."""
     return FixedClock(step_ns=1000)
 
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Iterator[Repository]:
-    """An empty repository in its own folder, closed at the end."""
+    """An empty repository in a temporary folder."""
     with Repository.init(tmp_path / "models") as opened:
         yield opened

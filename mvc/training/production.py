@@ -1,7 +1,9 @@
-"""Makes the production weights of a Recorder: weights near the training weights, with small deltas.
+"""Makes production weights during a training: weights near the training weights, with small deltas.
 
-Some stages of a lossy pipeline decide whether a version is stored. What these stages remember, such
-as earlier batches, is stored, so that a later Recorder continues with the same memory.
+A ``Recorder`` (which commits versions during a training) calls this module. The production weights
+come from a lossy pipeline. Some stages of a pipeline decide whether a version is stored, and
+remember data, such as earlier batches. mvc stores these data, so that a later Recorder continues
+with the same data.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from mvc.text import did_you_mean
 from mvc.training.approximator import newest, stored
 
 _DECISIONS = "decisions"
-_PART = 4  # a file of decisions is read only up to a quarter of the machine's memory
+_PART = 4  # a file of remembered data is read up to a quarter of the machine's memory
 
 
 class StateReducer:
     """Makes production weights from nested states of torch tensors.
 
-    The first production weights are computed from the newest version of the file ``name`` on
-    ``branch`` (None: at HEAD). Only the writer thread uses this object.
+    The first production weights are a small change of the file ``name`` in the newest version on
+    ``branch`` (None: at HEAD). Only the thread that writes versions uses this object.
     """
 
     _state: StateFile  # the state of the newest call of ``offer``
@@ -42,11 +44,10 @@ class StateReducer:
         evaluate: Evaluate | None, monitor: Monitor | None, exact: Collection[str],
         named: Collection[str], origin: CommitId | None, branch: str | None,
     ) -> None:  # fmt: skip
-        """``named``: the names in ``exact`` that the user wrote. ``check_names`` checks these
-        names.
+        """``exact``: names of tensors that the pipeline must not change.
 
-        ``origin``: the version that the training resumed from. The stages continue with the memory
-        stored in that version.
+        ``named``: the names in ``exact`` that the user passed. ``origin``: the version from which
+        the training resumed. The stages continue with the data stored in this version.
         """
         self._repo = repo
         self._name = name
@@ -83,8 +84,7 @@ class StateReducer:
         """New production weights in the form of ``state``, or None if the pipeline skips the
         version.
 
-        The result shares memory with this object: commit the weights, but do not pass them to
-        callers.
+        The next call overwrites the result. Use ``live_state`` for a copy.
         """
         self._state = StateFile.of(state)
         weights = self._state.arrays()
@@ -108,7 +108,7 @@ class StateReducer:
         return nested
 
     def _previous(self) -> Arrays | None:
-        """The weights of the newest version; None if this version has other tensors than the
+        """The weights of the newest version. None if this version has other tensors than the
         model.
         """
         at, specs = newest(self._repo, self._branch), self._state.specs
@@ -122,11 +122,9 @@ class StateReducer:
         return arrays if len(arrays) == len(specs) else None
 
     def remember(self) -> None:
-        """Stores what the stages of the pipeline remember, for the next Recorder.
+        """Stores the data that the stages of the pipeline remember, for the next Recorder.
 
-        Batches that contain anything but tensors, numbers and texts cannot be stored, and are left
-        out. The stage ``dsed`` then starts without earlier batches, and the stage ``guard`` without
-        samples.
+        Leaves out batches if they contain other values than tensors, numbers and texts.
         """
         at, memory = newest(self._repo, self._branch), self.memory(samples=True)
         if at is None or not memory or not (self._skipped or "guard.samples" in memory):
@@ -142,8 +140,9 @@ class StateReducer:
         scratch.fs.write_atomic(scratch.folder / self._record, b"".join(parts))
 
     def _remembered(self) -> Mapping[str, Any]:
-        """What the stages of the pipeline remember: from a file on this machine, or from the
-        version that the training resumed from.
+        """Reads the data that the stages of the pipeline remember.
+
+        The data are in a file on this machine, or in the version from which the training resumed.
         """
         at, scratch = newest(self._repo, self._branch), self._repo.scratch(_DECISIONS)
         path = scratch.folder / self._record

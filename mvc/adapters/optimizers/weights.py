@@ -1,10 +1,10 @@
-"""Matches the states of an optimizer to weights.
+"""Finds the weight that belongs to each parameter state of an optimizer, such as Adam's averages.
 
-If names are known, states are matched by name. A ``Recorder`` (which commits versions during a
-training) stores names. So does torch for an optimizer of named parameters. Without names, states
-are matched by order and shape. torch numbers parameters in the order in which they were passed to
-the optimizer. Within a group, this is usually the model's order. Such a match is a guess, which the
-encoder checks on the data.
+If the optimizer's state has names, states are matched by name. A ``Recorder`` (which commits
+versions during a training) stores names, and torch stores names for an optimizer of named
+parameters. Without names, states are matched by order and shape, because torch numbers parameters
+in the order in which they were passed to the optimizer. Within a parameter group, this is usually
+the model's order. Such a match is a guess, which the encoder checks on the data.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ _PREFIXES = ("_orig_mod.", "module.")
 
 
 class Unsure(NamedTuple):
-    """Parameters and weights of the same shape. Their data must show which belong together."""
+    """Parameters and weights of one shape. Only the data can show which weight belongs to which
+    parameter.
+    """
 
     parameters: tuple[ParameterId, ...]
     weights: tuple[Weight, ...]
 
 
 class Guess(NamedTuple):
-    """``weights``: the weights of an optimizer's parameters.
+    """``weights``: maps an optimizer's parameters to weights.
 
-    ``unsure``: parameters whose weights the shape does not show.
+    ``unsure``: the parameters for which this weight is uncertain.
     """
 
     weights: Mapping[ParameterId, Weight]
@@ -46,7 +48,10 @@ class Guess(NamedTuple):
 
 
 def weights_of(file: FileState, optimizer: OptimizerState, files: Sequence[FileState]) -> Guess:
-    """The weights of those parameters of an optimizer that have a state."""
+    """Finds the weights of the parameters that have a state in the optimizer.
+
+    ``file``: the optimizer's file. ``files``: the files that may have the weights.
+    """
     specs = {id_: parameter.spec for id_, parameter in optimizer.parameters.items()}
     best = Guess({})
     for ordered, weights in _candidates(file, files):
@@ -62,12 +67,12 @@ def weights_of(file: FileState, optimizer: OptimizerState, files: Sequence[FileS
 def _candidates(
     file: FileState, files: Sequence[FileState]
 ) -> Iterator[tuple[bool, Sequence[Weight]]]:
-    """Yields lists of weights, the likeliest first.
+    """Yields pairs (ordered, list of weights), the likeliest first.
 
-    For each file, the weights of each mapping come first, then all weights of the file. Each list
-    comes with whether its order is the original order; safetensors files do not have it. The first
-    file is the optimizer's own file. The file of the model to which this training state belongs
-    comes next, then files of the same folder, then all other files.
+    ``ordered``: whether the list has the order of the model. In safetensors files, this order is
+    lost. The order of files: the optimizer's own file, the model that was saved with this training
+    state, files of the same folder, all other files. For each file, the weights of each mapping
+    come first, then all weights of the file.
     """
     folder = PurePosixPath(file.path).parent
 
@@ -79,7 +84,7 @@ def _candidates(
     for other in sorted(files, key=distance):
         lists = sorted(other.weights, key=_rank)
         yield from ((other.ordered, weights) for weights in lists)
-        if len(lists) > 1:  # an optimizer may have the parameters of several modules
+        if len(lists) > 1:  # the optimizer may train several modules
             yield other.ordered, [weight for weights in lists for weight in weights]
 
 
@@ -117,9 +122,9 @@ def _by_order(
 ) -> Guess:
     """Matches each group's parameters to weights of the same shapes in the same order.
 
-    Weights may be left out. A match is certain if the shape has only one weight. With ``ordered``,
-    it is certain, too, if there are as many weights as parameters of this shape, and these
-    parameters all are in one group.
+    Weights may be left out. A match is certain if only one weight has the shape. With ``ordered``,
+    a match is also certain if all parameters of the shape are in one group, and the number of these
+    parameters equals the number of weights of the shape.
     """
     places = _by_shape(weights)
     every = {spec: tuple(weights[i] for i in indices) for spec, indices in places.items()}
@@ -146,9 +151,9 @@ def _by_order(
 
 
 def _by_shape(weights: Sequence[Weight]) -> dict[TensorSpec, list[int]]:
-    """Maps each shape to the indices of the weights that may be parameters.
+    """Maps each shape to the indices of its weights.
 
-    Of tied weights, only the first may be.
+    Leaves out tensors that are no parameters, and all but the first of tied weights.
     """
     places: dict[TensorSpec, list[int]] = {}
     seen: set[int] = set()

@@ -1,12 +1,12 @@
 """``dcp.save`` into a repository: the shards of all ranks become one commit of whole tensors.
 
-In a save, each rank (process) writes a *shard*, a file in ``.mvc/staging`` that exists until the
-coordinator (the rank that finishes the save) has committed. A shard contains row-major bytes of
-*chunks* (boxes of tensors) and bytes of objects. A tensor is assembled from its chunks part by
-part, so that it is never in memory as a whole.
+In a save, each rank (process) writes a *shard*, a file in ``.mvc/staging``. The coordinator (the
+rank that finishes the save) commits the data of all shards, and deletes the shards. A shard
+contains row-major bytes of *chunks* (boxes of tensors) and bytes of objects. A tensor is assembled
+from its chunks part by part, so that the whole tensor is never in memory.
 
-The process that wrote a shard keeps a shared lock on the shard. At the latest, the lock ends with
-the process. So a shard without a lock is left over from a crash, and the next save removes it.
+The process that wrote a shard keeps a shared lock on the shard. If a process crashes, its lock
+ends. The next save removes shards without a lock.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class MvcWriter(StorageWriter):
     the save returns. If the push fails, there is a warning (NotPushed), and the next save pushes
     the missing versions.
 
-    If a save fails, nothing is committed, and torch wraps the error in a CheckpointException. The
-    methods are torch's interface, in the order of torch's calls.
+    If a save fails, nothing is committed, and torch wraps the error in a CheckpointException.
+    torch calls the methods in the order in which they are defined.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class MvcWriter(StorageWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commits and removes the shards. torch calls this only on the coordinator.
+        """Commits the state, and removes the shards. torch calls this only on the coordinator.
 
-        Raises BadModelFile, UnsupportedTensor. After these errors nothing was committed.
+        Raises BadModelFile, UnsupportedTensor.
         """
         records = {result.index: result.storage_data for rank in results for result in rank}
         names = {record.shard for record in records.values()}
@@ -152,9 +152,10 @@ class MvcWriter(StorageWriter):
         return self._repository.repo.scratch("staging")
 
     def _release(self) -> None:
-        """Releases the previous save's shard.
+        """Releases the lock of this rank's shard.
 
-        This happens late because torch informs only the coordinator when a save is complete.
+        Other ranks than the coordinator do this in their next save, because torch does not inform
+        them when a save is complete.
         """
         if self._shard is not None:
             self._shard.release()
@@ -221,7 +222,10 @@ def _spec(name: str, dtype: torch.dtype, size: torch.Size) -> TensorSpec:
 
 
 class _Saved:
-    """The data that all ranks have written, under the flat names of torch's planner."""
+    """The data that all ranks have written.
+
+    Each value has a *flat* name, which torch's planner makes from the keys of nested dictionaries.
+    """
 
     def __init__(
         self, metadata: Metadata, records: dict[Any, ShardPart], shards: dict[str, Any]
@@ -253,8 +257,10 @@ class _Saved:
         )
 
     def objects(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """All values except tensors: first the plain values, then the others as bytes of
-        ``torch.save``.
+        """All values except tensors, by flat name.
+
+        The first dictionary has the plain values. The second dictionary has all other values, as
+        bytes that ``torch.save`` wrote.
         """
         plain: dict[str, Any] = {}
         encoded: dict[str, np.ndarray[Any, Any]] = {}
@@ -276,10 +282,9 @@ class _Saved:
         return self._records[index]
 
     def names_read(self, tensors: Iterable[str], plain: Mapping[str, Any]) -> set[str]:
-        """The flat names that a reader sees.
+        """The flat names for which ``dcp.load`` asks.
 
-        If a list has no tensors and no dictionaries, the list as a whole has a name, and its items
-        do not.
+        If a list has no tensors and no dictionaries, torch uses one name for the whole list.
         """
         state = self.nested({**dict.fromkeys(tensors, torch.empty(0)), **plain})
         planner = DefaultSavePlanner()
@@ -287,7 +292,10 @@ class _Saved:
         return set(planner.state_dict)
 
     def nested(self, flat: Mapping[str, Any]) -> dict[str, Any]:
-        """Nested dictionaries and lists. Missing items of a list become empty dictionaries."""
+        """Converts flat names to nested dictionaries and lists.
+
+        Missing items of a list become empty dictionaries.
+        """
         top = _Folder()
         for name, value in flat.items():
             *above, last = keys = self._places.get(name, (name,))
@@ -325,9 +333,10 @@ class ShardPart(Struct, frozen=True):
 
 
 class Shard(AbstractContextManager["Shard"]):
-    """A new shard of this process, open for writing until its ``with`` block ends.
+    """A new shard, which this process locks. It can be written in a ``with`` block.
 
-    The lock stays until ``release``. If the block raises an exception, the shard is removed.
+    If the block raises an exception, the shard is removed. Otherwise, the lock stays until
+    ``release``.
     """
 
     def __init__(self, staging: Scratch) -> None:
@@ -375,7 +384,7 @@ def remove_shards(staging: Scratch, names: set[str]) -> None:
 
 
 def _sweep(staging: Scratch) -> None:
-    """Removes shards and temporary files whose process has ended."""
+    """Removes the shards and temporary files of processes that have ended."""
     fs, folder = staging.fs, staging.folder
     for name in fs.list(folder):
         if not name.endswith(_SHARD) and not name.startswith(TEMPORARY):
@@ -402,8 +411,8 @@ class Chunk(Struct, frozen=True):
 def assembled(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
     """A tensor assembled from its chunks. torch's planner ensures that the chunks do not overlap.
 
-    Raises BadModelFile if the chunks do not cover the tensor, exceed the tensor or their shard, or
-    have a length that contradicts their sizes.
+    Raises BadModelFile if the chunks do not cover the tensor, or if a chunk exceeds the tensor,
+    exceeds its shard, or has a wrong number of bytes.
     """
     for chunk in chunks:
         if not len(spec.shape) == len(chunk.offsets) == len(chunk.sizes) or any(
@@ -446,9 +455,7 @@ class _Whole:
             self._shape, self._row, self._item = (spec.nbytes,), 1, 1
 
     def read(self, start: int, out: memoryview) -> None:
-        """Fills ``out`` with row-major bytes from ``start`` on. Reads only the rows with these
-        bytes.
-        """
+        """Fills ``out`` with the tensor's row-major bytes from ``start`` on."""
         if not len(out):
             return
         first, last = start // self._row, -(-(start + len(out)) // self._row)

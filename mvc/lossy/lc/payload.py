@@ -1,12 +1,13 @@
-"""Encodes and decodes the steps of many tensors, of one or several times.
+"""Encodes and decodes payloads: the lossy deltas of many tensors, as bytes.
 
-A *step* is the lossy delta of one tensor. It has a symbol (a small integer) for each element, and a
-table with the value that each symbol adds. docs/format.md, "Payload of steps" and "Payload of joint
-steps", describes the bytes. A *joint* payload (a super-step) has the steps of several successive
-times, and decodes to each of these steps. So every state in between can be recovered, bit for bit.
-A joint payload is smaller than separate payloads, because a weight that changes much at one time
-often does so again. The symbols of a weight at several times form one *letter*, which has its own
-frequency.
+A *step* is the lossy delta of one tensor between two successive versions. A step has a symbol (a
+small integer) for each element, and a table. The table says which value each symbol adds to its
+element. docs/format.md, "Payload of steps" and "Payload of joint steps", describes the bytes.
+
+A *joint* payload (a super-step) has the steps of several successive versions, called *times* here.
+Every step can be decoded from the joint payload. A joint payload is smaller than separate payloads,
+because a weight that changes much at one time often changes much at the next time. So the symbols
+of an element at several times are encoded as one symbol, a *letter*.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from mvc.lossy.lc.stages import LossyPipeline, SymbolCoding
 from mvc.lossy.lc.step import Addition, Symbols
 
 MAX_JOINT = 1024
-"""The most steps in one payload."""
+"""The most times in one joint payload."""
 
 _LIMITS = (0, 256, 4096)
 _ROOT = 4
@@ -37,10 +38,9 @@ _MOST_SYMBOLS = 1 << 16
 
 
 def encode_steps(pipeline: LossyPipeline, steps: Sequence[Addition]) -> list[bytes | memoryview]:
-    """One payload of all steps, as parts to join.
+    """One payload of all steps, as parts to join. The pipeline chooses the coder.
 
-    The pipeline names the coder. A table is stored with all its values, so a step that uses few
-    symbols should have a small table.
+    The table of a step is stored with all its values, even values of unused symbols.
     """
     return _encode(_coding_of(pipeline), [steps], joint=False)
 
@@ -60,10 +60,10 @@ def encode_joint(
 
 
 def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]) -> list[Addition]:
-    """The steps of a payload. ``sizes``: the raw bytes of its tensors, in order.
+    """The steps of a payload. ``sizes``: the number of bytes of each tensor, in order.
 
-    Raises DamagedData if a byte does not fit. Allocates at most a fixed multiple of the tensors'
-    raw bytes and of the data.
+    Raises DamagedData for an invalid payload. Even then, the memory is at most a fixed multiple of
+    the bytes of the payload and the tensors.
     """
     (steps,) = _decode(_coding_of(pipeline), Cursor(data), sizes, times=1, joint=False)
     return steps
@@ -72,10 +72,7 @@ def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 def decode_joint(
     pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 ) -> list[list[Addition]]:
-    """For each time of a joint payload, its steps.
-
-    See ``decode_steps``. A step takes one or two bytes of memory for each element.
-    """
+    """The steps of a joint payload, a list for each time. See ``decode_steps``."""
     cursor = Cursor(data)
     times = cursor.varint()
     if not 0 < times <= MAX_JOINT:
@@ -134,9 +131,10 @@ def _decode(
 
 
 class CodeTable(Struct, frozen=True):
-    """What all members (tensors) of a class have in common: dtype, scale, and the table of values.
+    """The dtype, scale and table of a step. Tensors with equal ``CodeTable`` form a class.
 
-    ``root``: the scale is that of the square root. ``data``: the bytes of the table.
+    ``root``: whether the values of the table are added to square roots of the elements. ``data``:
+    the bytes of the table.
     """
 
     dtype: str
@@ -160,7 +158,7 @@ class CodeTable(Struct, frozen=True):
 
 
 def _row(rows: Sequence[Symbols]) -> Symbols:
-    """Joins rows of symbols to one row, in the smallest type that fits all."""
+    """Joins rows of symbols to one row."""
     return np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
 
 
@@ -201,7 +199,7 @@ def _decode_table(cursor: Cursor) -> CodeTable:
 
 
 def encode_runs(members: Sequence[int]) -> bytes:
-    """The numbers as runs of equal numbers. A run is its length and the number, each a varint."""
+    """Run-length encoding: for each run of equal numbers its length and the number, as varints."""
     runs = ((len(list(run)), member) for member, run in groupby(members))
     return b"".join(varint(length) + varint(member) for length, member in runs)
 
@@ -209,8 +207,9 @@ def encode_runs(members: Sequence[int]) -> bytes:
 class _Members(Struct, frozen=True):
     """Which symbols belong to which member (tensor).
 
-    ``parts``: for each member its class (the members with the same table), and its slice of the
-    class's row of symbols. ``totals``: for each class the length of its row.
+    The symbols of all members of a class (members with the same table) are joined to one row.
+    ``parts``: for each member, the number of its class, and the slice of the row that belongs to
+    the member. ``totals``: the length of each class's row.
     """
 
     parts: list[tuple[int, slice]]
@@ -218,7 +217,7 @@ class _Members(Struct, frozen=True):
 
     @classmethod
     def decode(cls, cursor: Cursor, sizes: Sequence[int], classes: Sequence[CodeTable]) -> _Members:
-        """``sizes``: the raw bytes of the members. Raises DamagedData unless these sizes fit."""
+        """``sizes``: the number of bytes of each member. Raises DamagedData if a size is wrong."""
         result = cls([], [0] * len(classes))
         while len(result.parts) < len(sizes):
             length, member = cursor.varint(), cursor.varint()
@@ -236,9 +235,9 @@ class _Members(Struct, frozen=True):
 
 
 def _smallest(coding: SymbolCoding, rows: Sequence[Symbols], alphabets: Sequence[int]) -> Parts:
-    """Encodes the symbols of a class at all times.
+    """Encodes the symbols of a class at all times, in the fewest bytes.
 
-    Tries several limits for the size of letters, and returns the encoding with the fewest bytes.
+    Tries several limits for the number of different letters.
     """
     best: Parts = []
     tried: list[list[list[int]]] = []
@@ -258,8 +257,10 @@ def _smallest(coding: SymbolCoding, rows: Sequence[Symbols], alphabets: Sequence
 
 
 def _letters(alphabets: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Divides the times into letters. Yields the sizes of the alphabets of the times in each
-    letter.
+    """Groups successive times whose symbols form one letter.
+
+    ``alphabets``: the number of symbols at each time. Yields these numbers for each group. A group
+    of several times has at most ``limit`` different letters.
     """
     run: list[int] = []
     for alphabet in alphabets:
@@ -272,9 +273,9 @@ def _letters(alphabets: Sequence[int], limit: int) -> Iterator[list[int]]:
 
 
 def _together(rows: Sequence[Symbols], run: Sequence[int]) -> Symbols:
-    """Combines the symbols of several times to letters.
+    """Combines the symbols of an element at several times to one letter.
 
-    The symbols are the digits of the letter.
+    The symbols are the digits of this number. The lowest digit is the earliest time's symbol.
     """
     if len(rows) == 1:
         return rows[0]

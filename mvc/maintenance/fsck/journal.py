@@ -1,4 +1,4 @@
-"""fsck, journal: checks both copies of every entry, the hash chain, and references.
+"""The check of the journal by fsck: both copies of every entry, the hash chain, and references.
 
 The journal has one entry for each operation. Each entry is stored twice and has a hash of all
 previous entries, the *chain*. An entry may have *statements* about versions, for example a
@@ -34,11 +34,11 @@ _BROKEN = (
 
 
 class JournalCheck(Struct, dict=True):
-    """Reads the journal once, up to its end when the check began. Lost entries are skipped.
+    """Reads the journal once. Ignores entries that are appended after the check began.
 
-    ``last``: the last entry that was checked. ``lost``: commits that sound entries name but that no
-    readable entry publishes. ``relinks``: maps the entry and position of each statement with a
-    wrong predecessor to the right predecessor, which follows from the order of the journal.
+    ``last``: the last entry that was checked. ``lost``: commits that are named in the journal, but
+    whose own entries are lost. ``relinks``: the right predecessors of statements that name a wrong
+    predecessor. Maps the number of an entry and the position of a statement to the predecessor.
     """
 
     snapshot: Snapshot
@@ -71,8 +71,7 @@ class JournalCheck(Struct, dict=True):
             self._report(f"byte {at}", error.message, _BROKEN)
             yield from self._beyond(at)
         relinks = self._references.finish()
-        # Without problems, no entry is missing, so the order of the entries gives the right
-        # predecessors.
+        # If there is no problem, no entry is missing. Only then are ``relinks`` right.
         if not self.problems:
             self.relinks = relinks
         self.problems += self._references.problems
@@ -93,10 +92,7 @@ class JournalCheck(Struct, dict=True):
         self._report(f"byte {start}", f"{gap.told}, {cause}{versions}", _BROKEN)
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
-        """Uses the index to find entries after a break in the hash chain.
-
-        The caller has reported the break.
-        """
+        """Uses the index to find entries after a break in the hash chain at byte ``broken``."""
         for offset in self.snapshot.offsets_between(broken, self.end.offset):
             try:
                 recorded = self.snapshot.entry(offset)
@@ -135,7 +131,7 @@ class JournalCheck(Struct, dict=True):
                 try:
                     stack.enter_context(self.snapshot.fs.lock(path, timeout=_LOCK_SECONDS))
                 except Busy:
-                    return  # other processes keep writing, so nothing was interrupted
+                    return  # another process writes, so the last entry is not damaged
             is_half, rest, info = self._is_half(), self._size_after(), self.snapshot.fs.stat(path)
         if is_half and self.last is not None:
             if info is None or self.last.after.offset > info.size:
@@ -161,9 +157,9 @@ class JournalCheck(Struct, dict=True):
         return False
 
     def _size_after(self) -> int:
-        """The number of bytes after the last entry that can be read now.
+        """The number of bytes after the last readable entry.
 
-        Other processes may have appended entries since the check began.
+        This entry may be newer than the check, because other processes may append entries.
         """
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             size, end = file.size(), self.end.offset
@@ -179,9 +175,7 @@ class JournalCheck(Struct, dict=True):
 
 
 class _References(Struct):
-    """Checks that everything that an entry refers to was published by the same or an
-    earlier entry.
-    """
+    """Checks that an entry refers only to data of this entry or earlier entries."""
 
     problems: list[Problem] = field(default_factory=list)
     _commits: set[CommitId] = field(default_factory=set)
@@ -190,7 +184,7 @@ class _References(Struct):
     _sequences: set[int] = field(default_factory=set)
     # ``_newest``: maps a topic to the sequence number of the newest entry with a statement on the
     # topic. ``_wrong``: maps (entry, position) of a statement with a wrong predecessor to the
-    # statement, the predecessor that it names, and the right one.
+    # statement, the wrong predecessor, and the right predecessor.
     _newest: dict[str | tuple[int, bytes], int] = field(default_factory=dict)
     _wrong: dict[tuple[int, int], tuple[Statement, int | None, int | None]] = field(
         default_factory=dict
@@ -239,8 +233,8 @@ class _References(Struct):
     def finish(self) -> Relinks:
         """Reports statements that do not name the previous statement on the same topic.
 
-        Returns the right predecessors. Leaves out a statement if its named predecessor is in a lost
-        entry.
+        Returns the right predecessors (see ``JournalCheck``). Leaves out statements whose named
+        predecessor is in a lost entry.
         """
         relinks: Relinks = {}
         for (sequence, position), (statement, named, before) in self._wrong.items():

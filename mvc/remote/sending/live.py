@@ -1,7 +1,8 @@
-"""Sends the live version of a target, without history: a mark, and the files as a slice.
+"""Sends the live version of a target to a receiver without a repository, such as ``mvc follow``.
 
-A mark is a text that changes with the version. A slice is a part of a transfer. Its records encode
-the requested files in few bytes, as deltas from contents that the receiver has.
+The *mark* of a target is a text that changes when another version goes live. The receiver polls the
+mark. After a change, the receiver requests a *slice*: the deployment, the version, and records that
+encode the requested files, if possible as deltas from contents that the receiver has.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ from mvc.store.store import Store
 
 NOTHING_LIVE = "-"
 """The mark of a target without a live version."""
-_MOST_VERSIONS = 64  # limit of versions at the receiver that are considered
+_MOST_VERSIONS = 64  # at most so many versions of the receiver are read to find delta bases
 
 
 class LiveMark:
-    """Computes the mark of ``target``: a text that changes whenever another version becomes live.
+    """Computes the mark of ``target``. Reads the journal only if the mark may have changed.
 
-    A query takes one system call, unless an entry was recorded, or a dated deployment (with a time
-    of its own) went live meanwhile. Raises InvalidName.
+    Raises InvalidName.
     """
 
     def __init__(self, store: Store, target: str) -> None:
@@ -50,8 +50,8 @@ class LiveMark:
     def now(self) -> tuple[str, object]:
         """The mark of the live version, and a key that changes when a state is lost or restored.
 
-        While the mark and the key do not change, the answer to ``Wanted.live`` does not change.
-        Raises DamagedData, IoFailed.
+        While the mark and the key do not change, ``live_slice`` returns the same answer. Raises
+        DamagedData, IoFailed.
         """
         seen, now = self._store.fs.stat(self._journal), self._store.clock.now_ns()
         if seen is None or seen != self._seen or now not in self._valid_ns:
@@ -59,7 +59,8 @@ class LiveMark:
             live = None
             with suppress(NoDeployment, UnknownTarget):
                 live = live_at(self._store, None, self._target)
-            newest = snapshot.newest_hybrid(self._target)  # a retraction must not repeat a mark
+            # After a retraction, an earlier version is live again. ``newest`` makes the mark new.
+            newest = snapshot.newest_hybrid(self._target)
             self._mark = f"{live.sequence}-{live.commit.hex()}-{newest}" if live else NOTHING_LIVE
             self._seen, self._valid_ns = seen, same_until(snapshot, self._target, now)
             generation, position = self._read
@@ -72,9 +73,9 @@ class LiveMark:
 
 
 def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
-    """The answer to ``Wanted.live``: the live deployment, its version, and records of its files.
+    """The slice with the live deployment, its version, and records of the requested files.
 
-    There are no records if the receiver has this version. Raises UnknownTarget, NoDeployment,
+    If the receiver has this version, the slice has no records. Raises UnknownTarget, NoDeployment,
     UnknownPath, StateForgotten, WeightsDropped.
     """
     snapshot, purged = store.fresh(), Purged(store.snapshot, wanted.without)
@@ -115,14 +116,14 @@ def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
 def _at_receiver(
     store: Store, wanted: Wanted, time_ns: int
 ) -> tuple[set[bytes], ManifestId | None]:
-    """The contents that the receiver has, and a manifest that it has.
+    """The contents that the receiver has, and the manifest of one of the receiver's versions.
 
-    The manifest is that of the version whose commit time is nearest to ``time_ns``.
+    This is the version whose commit time is nearest to ``time_ns``.
     """
     contents: set[bytes] = set()
     known: list[tuple[int, ManifestId]] = []
     for id_ in sorted(wanted.have)[:_MOST_VERSIONS]:
-        # A version that is forgotten here is skipped: it cannot be a base.
+        # If a version of the receiver is forgotten here, it is skipped.
         with suppress(MvcError):
             manifest = manifests.of_commit(store, id_)
             contents.update(manifests.objects(entries_of(manifest, wanted)))
@@ -134,7 +135,10 @@ def _at_receiver(
 
 
 def _near(entries: Iterable[FileEntry], old: Iterable[FileEntry]) -> dict[bytes, bytes]:
-    """Maps contents to contents of the same tensors and specs in another version."""
+    """Maps the content of each tensor to the content of this tensor in the version ``old``.
+
+    Leaves out tensors that have another dtype or shape in ``old``.
+    """
     olds = {(file.path, t.key): file.contents[t.content] for file in old for t in file.tensors}
     pairs = (
         (file.contents[t.content], olds.get((file.path, t.key)))

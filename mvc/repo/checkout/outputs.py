@@ -1,4 +1,4 @@
-"""Checks of output paths: whether a path means a file or a folder, and is outside of ``.mvc``."""
+"""Checks paths to which mvc writes files for the user, such as the output of a checkout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mvc.names import SCRATCH, printable
 def refuse_store(fs: FileSystem, output: Path) -> None:
     """Raises WrongUsage for a path inside the ``.mvc`` of any repository.
 
-    Paths in scratch folders are allowed. Symbolic links are followed. Names are compared without
-    regard to case, because some file systems do not distinguish case.
+    Paths in ``.mvc/retraining`` are allowed. Symbolic links are followed. ``.MVC`` counts as
+    ``.mvc``, because some file systems do not distinguish case.
     """
     identity = fs.stat(output)
     if identity is not None and identity.is_dir:
@@ -41,7 +41,7 @@ def refuse_nameless(output: Path) -> None:
 
 
 def names_folder(fs: FileSystem, output: str | PathLike[str]) -> bool:
-    """Whether an output means a folder.
+    """Whether an output path means a folder.
 
     A path that ends in ``/`` means a folder. Otherwise, the path of an existing file or folder
     means this file or folder, and a new path means a folder if it has no suffix.
@@ -54,7 +54,7 @@ def names_folder(fs: FileSystem, output: str | PathLike[str]) -> bool:
 
 
 def refuse_slash(output: str | PathLike[str]) -> None:
-    """Raises WrongUsage for a name that ends in ``/`` if only one file is written."""
+    """Raises WrongUsage for a path that ends in ``/``, because the caller writes one file."""
     if str(output).endswith("/"):
         raise WrongUsage(
             f"{printable(str(output))} names a folder, but one file is written",

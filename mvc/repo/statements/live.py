@@ -1,20 +1,18 @@
-"""Deployments: which version went live on which target and when, and which is live at a moment.
+"""Deployments: which version went live on which target and when. Finds the live version.
 
-Deployments are never erased (docs/decisions.md). The journal is the file to which each operation is
-appended. A deployment's *sequence* is the number of its journal entry. A deployment is *dated* if
-the user gave its time, so that this time differs from the time of recording. Otherwise the
-deployment is *immediate*. The deployments of a target have the same order in every repository: by
-``hybrid_ns``, then by id. ``hybrid_ns`` is the time of recording. But if this time is not later
-than the ``hybrid_ns`` of older records of the target, ``hybrid_ns`` is larger than the
-``hybrid_ns`` of all these records.
+The journal is the file to which each operation is appended. A deployment's *sequence* is the number
+of its journal entry. A deployment is *dated* if its time differs from the time of recording,
+because the user gave the time. Otherwise the deployment is *immediate*. The deployments of a target
+have the same order in every repository: by ``hybrid_ns``, then by id. ``hybrid_ns`` is the time of
+recording, but at least 1 more than the ``hybrid_ns`` of every older record of the target.
 
-Retracted deployments never count. The version that was live at a past moment follows from the times
-of the deployments. The version that is live now follows from the order of recording, so that a
-wrong clock does no harm. A deployment that is dated before the newest immediate deployment is not
+Retracted deployments do not count. The version that was live at a past moment follows from the
+times of the deployments. The version that is live now follows from the order of recording, so that
+a wrong clock does no harm. A deployment that is dated before the newest immediate deployment is not
 live now. A deployment that is dated in the future becomes live at its time.
 
-A *stretch* is the time from a deployment until the deployment that replaces it by these rules. If
-several deployments have the same time, the deployment that was recorded last has the whole stretch.
+A *stretch* is the time from a deployment until another deployment replaces this deployment. If
+several deployments have the same time, only the last recorded deployment has a stretch.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ from mvc.store.store import Store
 from mvc.text import did_you_mean
 from mvc.times import check_moment, datetime_of, format_time, nearest, whole_second
 
-_TICKS = 10**6  # ns; two records in one tick of a coarse clock differ by less
+_TICKS = 10**6  # ns; longer than the tick of a coarse clock
 
 
 class Deployed(Struct, frozen=True):
@@ -62,10 +60,9 @@ class Deployed(Struct, frozen=True):
     Times are in ns since 1970. ``author``, ``reason``: who recorded the deployment and why, or
     empty. ``retracted_by``, ``retracted_reason``: who retracted the deployment and why, or empty.
     ``sent_by``: the token or account that pushed the deployment to this repository. ``returns_to``:
-    in a rollback, the sequence of the deployment that the rollback repeats. ``id``: the same in
-    every repository. ``hybrid_ns``: orders the deployments of a target. ``replaces``: the id of the
-    deployment that was live at the time of recording (for a dated deployment: at ``time_ns``), or
-    None.
+    in a rollback, the sequence of the deployment that the rollback repeats. ``id``: identifies the
+    deployment in every repository. ``hybrid_ns``: orders the deployments of a target. ``replaces``:
+    the id of the deployment that this deployment replaced, or None.
     """
 
     target: str
@@ -92,7 +89,7 @@ class Deployed(Struct, frozen=True):
 
     @property
     def clock_back(self) -> bool:
-        """Whether the clock at the time of recording was behind an older record of the target."""
+        """Whether the clock showed an earlier time than an older record of the target has."""
         return self.hybrid_ns - self.recorded_ns > _TICKS
 
     @property
@@ -142,11 +139,10 @@ def warned_if_older(store: Store, deployed: Deployed) -> Deployed:
 def list_deployments(
     snapshot: Snapshot, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
-    """All deployments, including retracted ones, sorted by ``place``, oldest first.
+    """All deployments, including retracted deployments, sorted by time, oldest first.
 
-    Raises UnknownTarget; DamagedData if the record before a deployment is missing, or if lost
-    journal entries may contain deployments. With ``incomplete``, errors about lost entries are
-    appended to this list instead, and the readable deployments are returned.
+    Raises UnknownTarget; DamagedData if a deployment may be lost. With ``incomplete``, errors about
+    lost journal entries are appended to this list, and the readable deployments are returned.
     """
     deployments: list[Deployed] = []
     for name in chosen_targets(snapshot, target):
@@ -170,7 +166,7 @@ def all_on(
 
 
 def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
-    """Raises DamagedData if lost journal entries may have changed what was live on a target.
+    """Raises DamagedData if lost journal entries may contain deployments on a target.
 
     If ``incomplete`` is not None, the error is appended to this list instead.
     """
@@ -239,7 +235,7 @@ def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
 
     def read() -> Deployed:
         recorded = snapshot.by_sequence(sequence)
-        if recorded is None:  # gc never deletes deployments
+        if recorded is None:  # gc deletes no deployments, so the index must be wrong
             raise _bad_index(target)
         return _read(snapshot, recorded, _in_entry(recorded, target))
 
@@ -268,8 +264,8 @@ def _in_range(
     """Yields the result of ``read`` for each deployment in a range of keys of the index.
 
     ``down``: begin at the end of the range. Deployments of one moment are in the order of
-    recording. While the caller uses a result, gc may move journal entries. Then only the offsets in
-    keys change.
+    recording. While the caller uses a result, gc may move journal entries to other offsets. So the
+    next key is found without the offset of the previous key.
     """
 
     def at_next(lost: list[DamagedData] | None = None) -> tuple[bytes, list[_T]] | None:
@@ -300,7 +296,7 @@ def _in_range(
 
 
 def on(recorded: Recorded, target: str) -> Iterator[Deployment]:
-    """Yields the deployments on a target in an entry. An entry has at most one."""
+    """Yields the deployment on a target in a journal entry, if the entry has one."""
     return (d for d in recorded.entry.deployments if d.target == target)
 
 
@@ -322,11 +318,10 @@ def deployment_with(snapshot: Snapshot, id_: StatementId) -> tuple[Recorded, Dep
 def _deployed(
     snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
 ) -> Deployed:
-    """The deployment, with all data that the repository has about the deployment.
+    """The deployment, with its retraction and all other data about the deployment.
 
-    Checks that the target's previous record (a deployment or retraction) is in the entry at the
-    offset ``before``. This check detects errors of the index that would skip a record. Raises
-    DamagedData.
+    ``before``: the offset of the target's previous record by the index. Raises DamagedData if the
+    deployment itself names another previous record, because the index would then skip records.
     """
     target, previous = deployment.target, recorded.entry.before(deployment)
     if not snapshot.is_lost(previous) and before != (
@@ -396,7 +391,7 @@ _NEVER = 1 << 64  # ns; later than any recorded time
 
 
 class Against(Struct, frozen=True):
-    """How a remote's record of a target differs from the local record.
+    """How the deployments of a target at a remote differ from the local deployments.
 
     ``without``: ids of deployments that the remote lacks. ``counting``: ids of deployments whose
     retraction the remote lacks.
@@ -406,7 +401,7 @@ class Against(Struct, frozen=True):
     counting: Set[StatementId] = frozenset()
 
     def retractions(self, snapshot: Snapshot, new: Deployment) -> tuple[Retraction, ...]:
-        """The retractions to send with a new deployment. Afterwards, the two records agree."""
+        """The retractions to record with a new deployment. After a push, both sides then agree."""
         dropped = (id_ for id_ in self.without if not snapshot.is_subject(Retraction, id_))
         return tuple(
             Retraction(
@@ -426,8 +421,8 @@ IN_STEP = Against()
 class Live(Struct, frozen=True):
     """A stretch of time in which a version was live on a target.
 
-    ``until_ns``: when the next recorded deployment went live or will go live (ns since 1970); None
-    if there is no such deployment. ``annotations``: the annotations of the version.
+    ``until_ns``: when the next deployment went live or will go live (ns since 1970). None if no
+    next deployment is recorded. ``annotations``: the annotations of the version.
     """
 
     deployment: Deployed
@@ -474,7 +469,7 @@ class Live(Struct, frozen=True):
 
 
 def live(store: Store, target: str, time_ns: int | None = None) -> Live:
-    """The stretch that contains a moment (default: now), found by a few look-ups.
+    """The stretch that contains a moment (default: now).
 
     Raises UnknownTarget, NoDeployment, InvalidTime; DamagedData if a lost journal entry may change
     the result, or if the version's commit is lost.
@@ -501,11 +496,7 @@ def all_live(store: Store, time_ns: int | None = None) -> tuple[Live, ...]:
 def live_between(
     snapshot: Snapshot, since: int, until: int, target: str | None = None
 ) -> tuple[Live, ...]:
-    """``Repository.live_between``. Stretches are sorted by target, then by time.
-
-    Reads the deployments in the interval, one deployment before the interval, and one after the
-    interval.
-    """
+    """The stretches that overlap an interval, sorted by target, then by time."""
     check_moment(since), check_moment(until)
     if until < since:
         raise WrongUsage(
@@ -561,8 +552,7 @@ def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | N
 def live_at(store: Store, time_ns: int | None = None, target: str | None = None) -> Deployed:
     """The deployment that is live on a target at a moment (default: now).
 
-    The deployment is found by a few look-ups. ``target`` may be None if there is only one target.
-    Raises the errors of ``live``.
+    ``target`` may be None if there is only one target. Raises the errors of ``live``.
     """
     snapshot = store.fresh()
     name = _only_target(snapshot) if target is None else check_target(snapshot, target)
@@ -581,10 +571,9 @@ def live_among(
     *,
     against: Against = IN_STEP,
 ) -> Deployed | None:
-    """The deployment that is live now, or at ``time_ns``; or None.
+    """The deployment that is live now, or at ``time_ns``. None if no deployment is live.
 
-    ``against``: describes the record of a remote. Then the result is the deployment that is live at
-    this remote.
+    With ``against``, the result is the deployment that is live at a remote with these differences.
     """
     if time_ns is None:
         candidates = succession(snapshot, target, now_ns, against.counting)
@@ -604,7 +593,8 @@ def replaced(
 ) -> StatementId | None:
     """The id of the deployment that a new deployment or retraction on a target replaces.
 
-    ``time_ns``: the time of the new deployment. The result is valid only under the journal's lock.
+    ``time_ns``: the time of the new deployment. Without the journal's lock, the result may become
+    wrong.
     """
     at = None if time_ns == now_ns else time_ns
     live = live_among(snapshot, target, now_ns, at, against=against)
@@ -612,11 +602,10 @@ def replaced(
 
 
 class Standing:
-    """Finds the live deployment of a target while deployments are added, with few look-ups.
+    """Finds the live deployment of a target while deployments are added, with a cache.
 
-    ``_rows``: consecutive deployments that count, sorted by ``place``; no other deployment follows
-    before ``_until``. The newest immediate deployment is the last row or a row before it, so the
-    last row is live.
+    ``_rows``: the cache. It has all deployments from its first deployment until the time
+    ``_until``, sorted by ``place``, without retracted deployments. The last of these is live.
     """
 
     def __init__(self, snapshot: Snapshot, target: str, against: Against = IN_STEP) -> None:
@@ -626,10 +615,10 @@ class Standing:
         self._rows, self._until = list[Deployed](), 0
 
     def then(self, now_ns: int, time_ns: int | None, against: Against = IN_STEP) -> Deployed | None:
-        """The deployment that an operation at ``now_ns`` must replace to be accepted.
+        """The deployment that a deployment or retraction recorded at ``now_ns`` must replace.
 
-        A dated deployment may have become live meanwhile. ``time_ns``: the time of the operation's
-        deployment. ``against``: must include all changes that were passed to ``add`` and ``drop``.
+        ``time_ns``: the time of the new deployment, or None. ``against``: the differences to the
+        remote, after the calls of ``add`` and ``drop``.
         """
         is_now, at = time_ns in (None, now_ns), now_ns if time_ns is None else time_ns
         if is_now and self._newest is not None:
@@ -645,7 +634,7 @@ class Standing:
         return live if is_now else last
 
     def add(self, deployed: Deployed) -> None:
-        """Adds a recorded deployment that counts."""
+        """Adds a new deployment."""
         is_newest = self._newest is None or deployed.order > self._newest.order
         self._newest = deployed if is_newest else self._newest
         above = self._rows[0 if deployed.dated else -1].place if self._rows else deployed.place
@@ -659,7 +648,7 @@ class Standing:
             self._rows.clear()
 
     def drop(self, deployed: Deployed) -> None:
-        """Removes a deployment that no longer counts."""
+        """Removes a deployment that was retracted."""
         at = bisect_left(self._rows, deployed.place, key=attrgetter("place"))
         is_among = self._rows[at : at + 1] and self._rows[at].id == deployed.id
         if is_among and (at or deployed.dated):
@@ -699,7 +688,10 @@ class Standings:
 
 
 def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:
-    """The moments from ``now_ns`` on at which the same version is live, if nothing is recorded."""
+    """The time from ``now_ns`` until a recorded deployment goes live.
+
+    In this time, the live version changes only if an operation is recorded.
+    """
     due = snapshot.next_deployment(target, now_ns)
     return range(now_ns, _NEVER if due is None else due)
 
@@ -717,11 +709,10 @@ def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]
 def succession(
     snapshot: Snapshot, target: str, now_ns: int, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """Yields the live deployment, then the deployment that would be live instead, and so on.
+    """Yields the live deployment, then the deployment that would be live without it, and so on.
 
-    ``counting``: ids of retracted deployments that count nevertheless. If the target has the
-    reports of a node (a serving machine), the report with the latest time is live. This time is by
-    the node's clock, which may be ahead.
+    ``counting``: ids of retracted deployments that count nevertheless. For reports of a node (a
+    serving machine), the report with the latest time is live, even if this time is in the future.
     """
 
     def counts(deployed: Deployed) -> bool:
@@ -750,7 +741,7 @@ def succession(
 def _immediate(
     snapshot: Snapshot, target: str, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """Yields the immediate deployments of the newest records, in reverse order of recording."""
+    """Yields the immediate deployments among the ``RECENT`` newest deployments, newest first."""
 
     def read(snapshot: Snapshot, recorded: Recorded, new: Deployment) -> Deployed | None:
         return _read(snapshot, recorded, new) if new.time_ns == new.recorded_ns else None

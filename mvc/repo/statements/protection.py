@@ -1,12 +1,12 @@
 """Protected targets, and trainings that deploy their versions.
 
 The setting ``deploy.protect`` names protected targets. A deployment, rollback or retraction on a
-protected target is recorded only with ``anyway``. Fetched deployments and retractions are always
-recorded, because they were made in another repository.
+protected target is recorded only with ``anyway=True``. Fetched deployments and retractions are
+always recorded.
 
-A training stops deploying as soon as another user deploys to its target. Otherwise the training's
-next version would replace the version of a rollback. Recorders, framework callbacks and distributed
-trainings follow this rule.
+A training that commits versions may deploy each version to a target. The training stops deploying
+as soon as another user deploys to this target or rolls the target back. Otherwise the training's
+next version would undo the rollback.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTING = "deploy.protect"
 
 
 def protecting(config: Config) -> tuple[str, ...]:
-    """The patterns of the setting. ``*`` matches any characters."""
+    """The patterns in the setting ``deploy.protect``. ``*`` matches any characters."""
     return tuple(str(config.get(SETTING)).replace(",", " ").split())
 
 
@@ -51,7 +51,7 @@ def protected(globs: Iterable[str], targets: Iterable[str]) -> list[str]:
 
 
 def refuse_protected(config: Config, target: str, *, anyway: bool = False) -> None:
-    """Raises TargetProtected if the setting names the target, unless ``anyway``."""
+    """Raises TargetProtected if the target is protected, unless ``anyway``."""
     if not anyway:
         refuse_protected_by(protecting(config), target)
 
@@ -67,15 +67,15 @@ def refuse_protected_by(globs: Iterable[str], target: str) -> None:
 
 
 class NotDeployed(MvcWarning):
-    """A training continues to commit versions, but no longer deploys the versions."""
+    """Warns that a training still commits versions, but stopped deploying them."""
 
 
 class RecordingNotice(AbstractContextManager["RecordingNotice"]):
-    """A ``with`` block in which a training records on ``branch``. It is visible to other processes.
+    """A ``with`` block in which a training commits versions to ``branch``.
 
-    With a ``target``, versions are deployed as long as the target is not protected, and the live
-    deployment is the training's own newest deployment, or the deployment that was live when the
-    training began. ``stopped``: why the training stopped deploying, or None. ``left_out``: the
+    During the block, other processes can see that this training runs. With a ``target``, each
+    version is deployed to this target, until the target becomes protected or another user deploys
+    to the target. ``stopped``: why the training stopped deploying, or None. ``left_out``: the
     number of versions that were not deployed.
     """
 
@@ -88,7 +88,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         *,
         alone: bool = False,
     ) -> None:
-        """``alone``: refuse other trainings on the target. Raises Busy, TargetProtected."""
+        """``alone``: no other training may deploy to the target. Raises Busy, TargetProtected."""
         self.branch, self.target = branch, target
         self._store, self._config = store, config
         self._file = store.folder / CONFIG
@@ -105,7 +105,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         self.close()
 
     def deploy_again(self) -> None:
-        """Resumes deploying. The next version replaces the live version. Raises TargetProtected."""
+        """Resumes deploying, whichever version is live now. Raises TargetProtected."""
         if self.target is None:
             return
         refuse_protected_by(self._protecting(), self.target)
@@ -114,7 +114,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         self.stopped: str | None = None
 
     def allows(self) -> bool:
-        """Whether the version that is being committed is deployed.
+        """Whether to deploy the version that is being committed.
 
         Must be called under the lock of the journal (the file with all operations).
         """
@@ -123,7 +123,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         return self.stopped is None
 
     def committed(self, deployed: Deployed | None) -> None:
-        """Records whether a committed version was deployed. If not, warns the first time."""
+        """Notes whether a version was deployed. Warns about the first version that was not."""
         if deployed is not None:
             self._live, self._sequence = deployed.id, deployed.sequence
             return
@@ -142,7 +142,8 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         if protected(self._protecting(), [str(self.target)]):
             return f"the target is protected ({SETTING})"
         live = self._live_now()
-        if live == self._live or (live is None and self._is_newest()):  # the clock was set back
+        # After the clock was set back, the training's newest deployment may be in the future.
+        if live == self._live or (live is None and self._is_newest()):
             return None
         if self._live and self._store.snapshot.is_subject(Retraction, self._live):
             return "the training's deployment was retracted"
@@ -154,7 +155,10 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         return newest is not None and newest.sequence == self._sequence
 
     def go_on_after(self, commit: CommitId) -> None:
-        """Continues the training of an earlier process, whose newest version is ``commit``."""
+        """Continues a training of an earlier process, whose newest version was ``commit``.
+
+        The training deploys only if this version is still live.
+        """
         with suppress(MvcError):
             if live_at(self._store, None, self.target).commit == commit:
                 return
@@ -168,7 +172,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         return "the training's deployment does not count any more"
 
     def _live_now(self) -> bytes | None:
-        """The id of the live deployment; None if nothing is live; empty if entries are lost."""
+        """The id of the live deployment. None if nothing is live, empty if it cannot be read."""
         try:
             return live_at(self._store, None, self.target).id
         except (NoDeployment, UnknownTarget):
@@ -177,7 +181,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
             return b""
 
     def _protecting(self) -> tuple[str, ...]:
-        """The current setting. The repository's settings file is read again after a change."""
+        """The patterns of protected targets. Reads changed settings of the repository again."""
         config, fs = self._config, self._store.fs
         identity = fs.stat(self._file)
         if identity != self._settings[0]:

@@ -1,7 +1,6 @@
-"""Reads single entries of the journal, or all in order. Detects that the file was replaced.
+"""Reads the journal: a single entry, or all entries in order. Detects a replaced journal file.
 
-The journal has one entry for each operation. ``frames`` recognises entries in its bytes and skips
-damaged ones.
+The journal has one entry for each operation. The module ``frames`` decodes entries.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _WINDOW = 1 << 20  # bytes
 class EntryList(Sequence[Recorded]):
     """Entries that are read when they are accessed. Only their offsets are in memory.
 
-    The last entry is an exception, and is in memory: if its writer fails, the writer removes it,
-    and another entry may be written at the same offset.
+    The last entry is in memory, too, because it may disappear from the file: if its writer fails,
+    the writer removes the entry, and another entry may be written at the same offset.
     """
 
     def __init__(self, file: ReadFile) -> None:
@@ -69,9 +68,9 @@ class JournalReader:
     """An open journal and the entries that were read from it.
 
     ``identity``: the checksum of the first entry. ``durable``: how many bytes are known to be
-    flushed. ``settled``: whether the file's name is known to be durable. ``generation``: how often
-    a new journal has replaced the open one. ``fixed``: if not None, only the bytes before this
-    offset are read, and a new journal is not opened.
+    flushed. ``settled``: whether the file's name is known to be flushed. ``generation``: how many
+    replaced journals this object has reopened. ``fixed``: the offset of ``ahead``, or None. If it
+    is set, a new journal file is ignored.
     """
 
     def __init__(
@@ -81,10 +80,7 @@ class JournalReader:
         *,
         ahead: tuple[int, bytes] | None = None,
     ) -> None:
-        """``ahead``: an offset and bytes.
-
-        From the offset on, these bytes are read instead of the file.
-        """
+        """``ahead``: an offset, and bytes that are read from this offset on instead of the file."""
         self._fs = fs
         self._path = folder / JOURNAL
         self.fixed = None if ahead is None else ahead[0]
@@ -94,7 +90,7 @@ class JournalReader:
 
     def _use(self, file: ReadFile) -> None:
         first = read_entry(file, 0)
-        self._file = file  # an old file is closed with its last reference
+        self._file = file  # the old file is closed with its last reference
         self.identity = first.check
         self.settled = False
         self.durable = 0
@@ -114,7 +110,7 @@ class JournalReader:
     def scan(
         self, start: Position = GENESIS, lost: Callable[[Gap], None] | None = None
     ) -> Iterator[Recorded]:
-        """Every entry from ``start`` to the end of the file, as ``frames.scan``."""
+        """Yields the entries from ``start`` to the end. ``lost``: see ``frames.scan``."""
         return scan(ReadAhead(self._file), start, lost)
 
     def remember(self, recorded: Recorded) -> None:
@@ -124,14 +120,14 @@ class JournalReader:
         self._entries[recorded.offset] = recorded
 
     def entry_list(self) -> EntryList:
-        """An empty list for entries of the file that is open now, even if it is replaced later."""
+        """An empty list for entries. The list reads the file that is open now."""
         return EntryList(self._file)
 
     def forget(self) -> None:
         self._entries.clear()
 
     def has(self, recorded: Recorded) -> bool:
-        """Whether the file still has an entry. After a failure, its writer removes the entry."""
+        """Whether the file still has an entry. A writer that fails removes its entry."""
         return is_unchanged(self._file, recorded)
 
     def is_repaired(self, gap: Gap) -> bool:
@@ -142,7 +138,7 @@ class JournalReader:
             return False
 
     def leads_to(self, position: Position) -> bool:
-        """Whether this journal has an entry that ends at ``position``, with the same checksum."""
+        """Whether this journal has an entry with the end and the checksum of ``position``."""
         end = position.offset
         if not end:
             return True
@@ -154,14 +150,14 @@ class JournalReader:
         return position.chain in self._file.read(max(0, end - _WINDOW), min(end, _WINDOW))
 
     def reaches(self, sequence: int) -> bool:
-        """Whether the last 1 MiB has the entry with the number ``sequence`` - 1 or a later one."""
+        """Whether the last 1 MiB has an entry with a number of at least ``sequence`` - 1."""
         size = self._file.size()
         data = self._file.read(max(0, size - _WINDOW), min(size, _WINDOW))
         newest = max((frame[1] for _, frame in frames_behind(data, 0)), default=-1)
         return newest + 1 >= sequence
 
     def mentions(self, text: bytes, start: int, end: int) -> bool:
-        """Whether ``text`` occurs in bytes ``start`` to ``end``. Nothing is parsed."""
+        """Whether ``text`` occurs in the bytes from ``start`` to ``end``."""
         at = start
         while at < end:
             data = self._file.read(at, min(_WINDOW, end - at))

@@ -1,8 +1,8 @@
 """``mvc deploy``.
 
-No file is copied. Without REV and TARGET, or with --list, mvc lists all deployments, newest first,
-including retracted ones. --retract withdraws the newest deployment of REV on TARGET, or with --at
-the one at TIME, and keeps its record.
+No file is copied. Without REV and TARGET, or with --list, mvc lists all deployments, even retracted
+deployments, newest first. --retract withdraws the newest deployment of REV on TARGET. With --at, it
+withdraws the deployment at TIME.
 """
 
 from __future__ import annotations
