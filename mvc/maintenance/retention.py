@@ -62,7 +62,7 @@ class Best(Struct, frozen=True):
 
 
 class Retention(Struct, frozen=True):
-    """Retention rules. Each rule keeps some versions. All other versions are forgotten.
+    """Retention rules. Each rule keeps some versions. ``select`` selects all other versions.
 
     ``last``, ``hourly``, ``daily``: keep the newest versions, or the newest version of each hour or
     day. ``unused``: keep every version that was live on this target. ``unqueried``: keep every

@@ -16,7 +16,7 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.store.store import Store
 
 _SECONDS = 0.05
-"""The timeout of ``recorder``. If another process calls ``recorder``, it has the lock for less."""
+"""The timeout of ``recorder``, longer than a call of ``recorder`` in another process takes."""
 _BEGINNING = 2.0  # seconds to wait for a lock, because a killed process needs time to end
 
 

@@ -84,7 +84,7 @@ class StateReducer:
         """New production weights in the form of ``state``, or None if the pipeline skips the
         version.
 
-        The next call overwrites the result. Use ``live_state`` for a copy.
+        Do not change the result: the next call uses the same memory. ``live_state`` returns a copy.
         """
         self._state = StateFile.of(state)
         weights = self._state.arrays()

@@ -1,13 +1,13 @@
 """Python states (nested dictionaries of torch tensors and numpy arrays) as virtual files.
 
-A virtual file has the layout of a safetensors file. The name of a tensor is its keys in the nested
-dictionaries, joined with '.'. Tensors are sorted by descending item size, for alignment. The
+A virtual file has the layout of a safetensors file. The name of a tensor is the path of keys in the
+nested dictionaries, joined with '.'. Tensors are sorted by descending item size, for alignment. The
 nesting and all other values are JSON in ``__metadata__["mvc"]`` (``mvc.structure``). Every
-safetensors reader can read such a file, unless a tensor is complex32 or complex128. The format has
-no names for these dtypes, so mvc writes ``C32`` and ``C128``.
+safetensors reader can read such a file, unless a tensor is complex32 or complex128. For these
+dtypes, mvc writes names that safetensors does not have: ``C32`` and ``C128``.
 
-Tied tensors are stored under each of their names, with equal content. Devices, Parameter types, and
-attributes of dictionaries such as ``_metadata`` are not stored.
+Tied tensors have equal content under several names. Devices, the type ``Parameter``, and attributes
+of dictionaries such as ``_metadata`` are not stored.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from mvc.names import check_key, printable
 from mvc.structure import Names, decode, encode
 
 Buffers = Callable[[int], Any]
-"""Returns the bytes of a content as a memoryview or an array. Writable memory is not copied."""
+"""A function from the number of a tensor's content to the bytes, a memoryview or an array."""
 
 
 class LazyTensor(Struct, frozen=True):
-    """A torch tensor of a state whose bytes are produced on demand.
+    """A torch tensor in a state. Its bytes are produced when they are needed.
 
     ``read(start, out)`` fills ``out`` with the tensor's row-major bytes from ``start`` on. Several
-    threads may call it.
+    threads may call ``read``.
     """
 
     spec: TensorSpec
@@ -87,7 +87,7 @@ class _Array(Struct, frozen=True):
 
 
 class _Collector:
-    """Collects the arrays of a state while its structure is encoded."""
+    """Collects the arrays of a state, while ``encode`` calls ``leaf`` for each value."""
 
     def __init__(self) -> None:
         self.arrays: list[_Array] = []
@@ -115,7 +115,7 @@ class _Collector:
 class _ParsedState(ParsedFile):
     """The virtual file of a state.
 
-    It reads from the state's arrays, which must not change while this object is in use.
+    The file reads the state's arrays, which must not change while the file is in use.
     """
 
     format = "state"
@@ -125,7 +125,7 @@ class _ParsedState(ParsedFile):
         self._header = header
         self._arrays = arrays
         self._lock = threading.Lock()
-        # The last array that was read. Only one is cached, to limit the memory for copies.
+        # The bytes of the array that was read last. Only one array is cached, to save memory.
         self._rows: tuple[int, memoryview] | None = None
         ends = list(accumulate((a.spec.nbytes for a in arrays), initial=len(header)))
         self.contents = tuple(map(ParsedContent, ends, (a.spec for a in arrays)))
@@ -154,8 +154,8 @@ class _ParsedState(ParsedFile):
 def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
     """A state as a virtual safetensors file. Contiguous arrays in memory are not copied.
 
-    Raises UnsupportedTensor, which names the keys of a value that cannot be stored exactly;
-    InvalidName for an invalid name.
+    Raises UnsupportedTensor for a value that cannot be stored exactly, InvalidName for an invalid
+    name.
     """
     if not isinstance(obj, Mapping):
         raise WrongUsage(
@@ -174,10 +174,11 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
 def combined_header(
     file: FileEntry, skeletons: Sequence[bytes], tensors: Mapping[str, TensorSpec]
 ) -> bytes | None:
-    """The header of a file that has ``tensors``, in this order, joined from two files.
+    """The header of a new file that has ``tensors`` of two files, in this order, for a merge.
 
-    ``file``: the first of the two files; the result has its metadata. ``skeletons``: the bytes of
-    both files outside of tensors. None if a file is a state with other values than tensors by name.
+    ``file``: the first of the two files. The result has the metadata of ``file``. ``skeletons``:
+    the bytes outside of tensors, of each of the two files. None if one of the two is a state that
+    is nested or has other values than tensors.
     """
     metadata = safetensors_header(skeletons[0], file.path).get("__metadata__", {})
     if file.format == "state":
@@ -196,7 +197,7 @@ class _Leaf(NamedTuple):
 
 
 def _header(metadata: Mapping[str, str], tensors: Iterable[tuple[str, TensorSpec]]) -> bytes:
-    # Encode entry by entry: 100,000 entries need more memory as objects than as text.
+    # Encoded entry by entry, because a list of all entries as objects takes much memory.
     parts = [_json({"__metadata__": metadata})[:-1]]
     end = 0
     for key, spec in tensors:
@@ -218,11 +219,12 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
-    """The nested state; for a file of another format {key: tensor}.
+    """The values of a file: a nested state, or a dictionary {name: tensor}.
 
-    A torch file is nested, too, if it has a dictionary of plain data. Tensors are torch tensors if
-    the state had torch tensors, and for torch and safetensors files. Otherwise, or if torch is not
-    installed, they are numpy arrays. Strided views become contiguous. Raises DamagedData.
+    The result is nested if the file stores a Python state, or is a torch file with a dictionary of
+    plain data. Tensors of a state have the type (torch or numpy) with which they were committed.
+    Tensors of torch and safetensors files are torch tensors. If torch is not installed, all tensors
+    are numpy arrays. Strided views become contiguous. Raises DamagedData.
     """
     reader = _Reader(entry, content)
 
@@ -240,13 +242,13 @@ def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
 def nested_state(
     file: PlacedFile, skeleton: bytes, leaf: Callable[[str, str], Any]
 ) -> tuple[Any, bool]:
-    """The nested value of a state or torch file, and whether it is a dictionary of plain data.
+    """The nested value of a state or torch file, and whether the value is a plain dictionary.
 
-    ``leaf``: see ``decode_state``. Files of other formats do not have a nested value. Raises
+    ``leaf``: see ``decode_state``. For files of other formats, returns (None, False). Raises
     DamagedData.
     """
     if file.format == "torch":
-        from mvc.adapters.files.torch_files import nested  # only torch's users need it
+        from mvc.adapters.files.torch_files import nested
 
         return nested(file, skeleton, partial(leaf, "torch"))
     if file.format == "state":
@@ -255,10 +257,10 @@ def nested_state(
 
 
 def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) -> Any:
-    """The nested state of a skeleton (the bytes outside of tensors).
+    """The nested state of a file with this skeleton (the bytes outside of tensors).
 
-    In place of each array, it has the result of ``leaf(tag, key)``. ``tag`` is torch, numpy or
-    scalar. Raises DamagedData, which names the ``path``.
+    ``leaf(tag, key)`` returns the array with the name ``key``. ``tag`` is torch, numpy or scalar.
+    ``path``: the file's path for messages. Raises DamagedData.
     """
     structure = safetensors_header(skeleton, path).get("__metadata__", {}).get("mvc")
     if structure is None:
@@ -269,9 +271,9 @@ def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) ->
 def values(
     entry: FileEntry, content: Buffers, keys: Collection[str] | None, library: str
 ) -> dict[str, Any]:
-    """Tensors by name, as ``torch`` or ``numpy`` arrays.
+    """Maps the names ``keys`` (None: all names) to tensors. ``library``: ``torch`` or ``numpy``.
 
-    ``keys`` None: all tensors. If torch is not installed, all are numpy arrays. Raises UnknownPath.
+    If torch is not installed, all tensors are numpy arrays. Raises UnknownPath.
     """
     reader = _Reader(entry, content)
     wanted = [t.key for t in entry.tensors] if keys is None else keys
@@ -285,7 +287,7 @@ def values(
 
 
 class _Reader:
-    """Makes arrays of an entry's tensors. Caches the raw storage that was read last."""
+    """Makes arrays from the bytes of a file's tensors. Caches the storage that was read last."""
 
     def __init__(self, entry: PlacedFile, content: Buffers) -> None:
         self.by_key = {t.key: t for t in entry.tensors}

@@ -155,7 +155,7 @@ class MvcWriter(StorageWriter):
         """Releases the lock of this rank's shard.
 
         Other ranks than the coordinator do this in their next save, because torch does not inform
-        them when a save is complete.
+        these ranks when a save is complete.
         """
         if self._shard is not None:
             self._shard.release()

@@ -131,7 +131,7 @@ class JournalCheck(Struct, dict=True):
                 try:
                     stack.enter_context(self.snapshot.fs.lock(path, timeout=_LOCK_SECONDS))
                 except Busy:
-                    return  # another process writes, so the last entry is not damaged
+                    return  # another process is writing, so this end is not an interrupted write
             is_half, rest, info = self._is_half(), self._size_after(), self.snapshot.fs.stat(path)
         if is_half and self.last is not None:
             if info is None or self.last.after.offset > info.size:

@@ -1,4 +1,7 @@
-"""The goal of a repack: one aim of the caller, or the goal of the settings."""
+"""What a repack tries to reach. A repack (``mvc repack``) encodes stored versions again.
+
+The caller may name one aim, such as a largest size. Otherwise the settings determine the goal.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,13 @@ class Aims(TypedDict, total=False):
 
 
 class Goal(Struct, frozen=True):
-    """One checked aim, or the goal of the settings.
+    """The checked aim of the caller, or the goal of the settings. See ``Aims``.
 
     ``layout``: the layout of the settings, if it has skip deltas (deltas over several commits).
-    ``weight``: minimise a price in seconds: one recovery of every version, plus ``weight`` seconds
-    for each stored gigabyte. With ``weight``, weights of the versions in ``alternatives`` may be
-    dropped. ``bound``: with ``remove`` or ``weight``, the largest allowed seconds of a recovery.
+    ``weight``: the repack minimises the seconds to recover every version once, plus ``weight``
+    seconds for each stored gigabyte. The repack may then drop the weights of the versions in
+    ``alternatives``. ``bound``: with ``remove`` or ``weight``, the largest allowed number of
+    seconds to recover a version.
     """
 
     interval: int | None = None
@@ -73,17 +77,17 @@ class Goal(Struct, frozen=True):
 
 
 def plain(value: float, digits: int | None = None) -> str:
-    """A number without an exponent (``0.00001``), rounded to ``digits`` significant digits."""
+    """The text of a number without an exponent, rounded to ``digits`` significant digits."""
     text = repr(value) if digits is None else f"{value:.{digits}g}"
     whole, point, part = f"{Decimal(text):f}".partition(".")
     return whole + (point + part).rstrip("0").rstrip(".")
 
 
 def goal_of(store: Store, config: Config, **aims: Unpack[Aims]) -> Goal:
-    """The goal of the aim that is set. Without an aim, the goal of the settings.
+    """The goal for the given aim. Without an aim, the goal of the settings.
 
-    Raises WrongUsage for several aims or a wrong value; WeightsDropped if the weights of a version
-    to ``add`` are dropped.
+    Raises WrongUsage for several aims or a wrong value, WeightsDropped if a version in ``add`` has
+    dropped weights.
     """
     names = [name.replace("_", "-") for name, value in aims.items() if value is not None]
     if len(names) > 1:
@@ -131,7 +135,7 @@ def _named(store: Store, aim: str, revs: Sequence[Rev] | None) -> tuple[CommitId
 
 
 def _most_queried(store: Store, count: int) -> tuple[CommitId, ...]:
-    """The most requested versions among those that still have their state."""
+    """The most requested versions whose states are still stored."""
     if count < 1:
         raise WrongUsage("add-queried must be a number of versions, 1 or more")
     ids = queries(store).most(count, {commit.id for commit in stored_versions(store)})

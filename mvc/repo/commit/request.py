@@ -45,14 +45,14 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     default, a version may equal its parent if the state is a mapping or the version is deployed.
     ``progress``: called with bytes done, bytes in total and the path.
 
-    ``branch``: the branch to advance (default: the current one). If ``branch`` is not the current
-    branch, HEAD and working folder do not change. The branch must have a version. With
-    ``new_branch``, the branch may be new. The first version of a new branch has no parent. ``tag``:
-    advance this tag instead. The version of a tag contains only the committed files. ``detached``:
+    ``branch``: the branch to advance (default: the current branch). If ``branch`` is another
+    branch, HEAD and working folder do not change. The branch must have a version, unless
+    ``new_branch`` is set. The first version of a new branch has no parent. ``tag``: advance this
+    tag instead of a branch. The version of a tag contains only the committed files. ``detached``:
     advance no ref and run no hook. The parent of the version is ``parent`` (None: no parent). A ref
     can be created for the version later, by ``Repository.branch``, ``tag`` or ``advance``.
-    ``parents``: additional parents, for averages and merges. The first parent is still the version
-    of the branch. ``needs``: other versions that a replay of the training needs.
+    ``parents``: additional parents, for averages and merges, after the version of the branch.
+    ``needs``: other versions that a replay of the training needs.
 
     ``at``: when the version went live on the target ``deploy`` (default: now). ``push``: send the
     deployment as ``Repository.deploy`` does. If the remote refuses the deployment, only the version
@@ -60,22 +60,22 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     with your SSH key (default: your settings; docs/signatures.md). ``recording``: the training that
     commits the version. If another user deploys to the target, the training no longer deploys.
 
-    ``run``: the training's name. ``code``: the state of the git work tree, such as that of an
-    earlier ``CommitResult`` (default: the present state). ``patch``: attach the difference from the
-    git commit as ``code.patch`` (default: the setting ``commit.patch``). If this patch is not
-    available, ``patch=True`` raises WrongUsage, IoFailed or NotInstalled. If only the setting
-    requests the patch, mvc warns.
+    ``run``: the training's name. ``code``: the state of the git work tree to record, such as
+    ``CommitResult.code`` of an earlier commit (default: the present state). ``patch``: attach the
+    difference from the git commit as ``code.patch`` (default: the setting ``commit.patch``). If
+    this patch is not available, ``patch=True`` raises WrongUsage, IoFailed or NotInstalled, and the
+    setting only causes a warning.
 
     ``max_recovery``: bound of this version's recovery time in seconds, instead of
     ``store.max_recovery``. ``reset_point``: store every tensor in full. ``exact``: tensors that a
     lossy pipeline must not change. ``produced_by``: the lossy pipeline that already changed the
     state.
 
-    ``before``: a function that is called with the version's id and time before the version is
-    stored, so that the function can serve the version. This time becomes the time of the
-    deployment. The states must be stored unchanged. If the function raises, nothing is committed.
-    If the commit fails after the call, no version with this id exists. If another commit advances
-    the branch first, the result has another id.
+    ``before``: a function that can serve the version before the version is stored. mvc calls the
+    function with the version's id and time. This time becomes the time of the deployment. No lossy
+    pipeline may change the states. If the function raises, nothing is committed. If the commit
+    fails after the call, no version with this id exists. If another commit advances the branch
+    after the call, the version gets another id.
     """
 
     max_recovery: float | None = None
@@ -118,11 +118,12 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 class FileOptions(Struct, frozen=True, kw_only=True):
     """How ``Repository.commit`` reads files.
 
-    ``all``: add modified tracked files. If a named file has the bytes of a missing file, the
-    missing file counts as renamed. ``cwd``: the folder from which relative paths start. ``opaque``:
-    store truncated model files as bytes instead of raising BadModelFile. ``output``: the file to
-    which production weights are written. ``in_place``: replace the file by its production weights.
-    With ``output`` or ``in_place``, a lossy pipeline in the setting ``commit.pipeline`` is applied.
+    ``all``: commit all modified tracked files, too. If a committed file has the bytes of a missing
+    file, the missing file counts as renamed. ``cwd``: the folder from which relative paths start.
+    ``opaque``: store truncated model files as bytes instead of raising BadModelFile. ``output``:
+    the file to which production weights are written. ``in_place``: replace the file by its
+    production weights. A lossy pipeline in the setting ``commit.pipeline`` is applied only with
+    ``output`` or ``in_place``.
     """
 
     all: bool = False
@@ -143,8 +144,8 @@ class Change(Struct, frozen=True):
     """A path that a commit changes. ``open``: opens the new file.
 
     ``stored``: the new file, if this file is already stored. If ``open`` and ``stored`` are None,
-    the path is removed. ``cached``: the file stays in memory as the delta base of the next commit.
-    ``reducer``: changes the file by a lossy pipeline, relative to the parent's file at this path.
+    the path is removed. ``cached``: keep the file in memory as the delta base of the next commit.
+    ``reducer``: a lossy pipeline that changes the file, so that the delta to the parent is small.
     """
 
     path: str
@@ -155,7 +156,7 @@ class Change(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, file: Mapping[str, Any] | StateFile | FileEntry | None) -> Self:
-        """A path with a caller's content. A StateFile is ``cached`` only if it is in memory."""
+        """A path with the new content ``file``, or without content if ``file`` is None."""
         if file is None or isinstance(file, FileEntry):
             return cls(path, None, stored=file)
         source = file if isinstance(file, StateFile) else StateFile.of(file)
@@ -163,12 +164,12 @@ class Change(Struct, frozen=True):
 
 
 class CommitRequest(Struct, frozen=True, kw_only=True):
-    """The input of a commit. ``contents``: maps paths to new contents; None removes the path.
+    """The input of a commit. ``contents``: maps paths to new contents. None removes the path.
 
     ``reads``: commit the files at ``paths`` on disk, too. A path that ends in ``/`` is a sharded
-    model. A lossy pipeline changes the files on disk. If no files on disk are committed, the
-    pipeline changes the state at ``path``. ``deploy_time_ns``, ``time_ns``: in ns since 1970,
-    instead of the times in ``options``. None means the time at which the commit is recorded.
+    model. A lossy ``pipeline`` changes these files. Without such files, the pipeline changes the
+    state at ``path``. ``deploy_time_ns``, ``time_ns``: the times of ``options`` in ns since
+    1970. None means the time at which the commit is recorded.
     """
 
     contents: Mapping[str, FileContent | None] = field(default_factory=dict)
@@ -196,7 +197,7 @@ class CommitRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def guard(self) -> RecordingNotice | None:
-        """The training that decides whether the version is deployed; or None."""
+        """The training that decides whether to deploy the version, or None."""
         recording = self.options.recording
         return recording if recording and recording.target == self.target is not None else None
 
@@ -207,11 +208,11 @@ def with_files(
     states: Mapping[str, FileContent | None] | None,
     files: FileOptions | None,
 ) -> CommitRequest:
-    """The request with a caller's states and files, and with the default of ``allow_empty``.
+    """Adds the arguments ``state``, ``states`` and ``files`` of ``Repository.commit`` to a request.
 
     ``state``: a mapping of tensors, a mapping from paths to files, or paths on disk. If the path of
-    a mapping of tensors ends in ``/``, the path is the folder of a sharded model. Raises
-    InvalidName, WrongUsage.
+    a mapping of tensors ends in ``/``, the path is the folder of a sharded model. Sets
+    ``allow_empty`` if it is None. Raises InvalidName, WrongUsage.
     """
     first: Mapping[str, Any] = {}
     if request.path in {"", "."}:
@@ -285,7 +286,7 @@ def check_request(request: CommitRequest) -> None:
 
 
 def check_places(changes: Sequence[Change]) -> None:
-    """Raises InvalidName or WrongUsage if one version cannot have all these files."""
+    """Raises InvalidName or WrongUsage for a path that mvc does not allow or that occurs twice."""
     seen: set[str] = set()
     for change in changes:
         if change.path in seen:

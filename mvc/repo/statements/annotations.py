@@ -1,7 +1,7 @@
 """Annotations: metrics, params and notes that are added to a version after its commit.
 
-An annotation is a record with its own author and time. So the version's id does not change. Undone
-annotations do not count. If a metric or param has several values, the newest value counts.
+An annotation is recorded separately, with an author and a time. The version's id does not change.
+Undone annotations do not count. If a metric or param has several values, the newest value counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mvc.store.store import Store
 
 
 class Annotation(Struct, frozen=True):
-    """``number``: the number of the operation that added the annotation.
+    """An annotation. ``number``: the number of the operation that added the annotation.
 
     ``time_ns``: when ``author`` added the annotation, in ns since 1970.
     """
@@ -50,7 +50,7 @@ def annotate(
     params: Mapping[str, object],
     note: str,
 ) -> Annotation:
-    """``Repository.annotate``. The annotation is durable when the call returns."""
+    """Adds an annotation to a version. The annotation is durable when the call returns."""
     if not (metrics or params or note):
         raise WrongUsage("the annotation is empty", hint="add metrics, params or a note")
     if len(encode_text(note)) > MAX_MESSAGE:
@@ -81,7 +81,7 @@ def _annotation(recorded: Recorded, statement: AnnotationStatement) -> Annotatio
 
 
 class Annotations:
-    """Reads annotations of versions. One look-up finds out whether the repository has any."""
+    """Reads the annotations of versions."""
 
     def __init__(self, snapshot: Snapshot, incomplete: list[DamagedData] | None = None) -> None:
         """Raises DamagedData if lost journal entries may contain annotations.
@@ -116,7 +116,7 @@ class Annotations:
 
 
 def merged(commit: Commit, later: Iterable[Annotation]) -> tuple[dict[str, float], dict[str, str]]:
-    """A version's metrics and params, updated by annotations. The newest value of a name counts."""
+    """A version's metrics and params, updated by annotations in this order."""
     metrics, params = dict(commit.metrics), dict(commit.params)
     for annotation in later:
         metrics |= annotation.metrics

@@ -1,16 +1,16 @@
-"""Layouts choose the base of each new version, and where a chain ends with a full record.
+"""Layouts choose the delta base of each new version, and which versions are stored in full.
 
-A *chain* is the versions of a tensor that are decoded one after another, the first from a full
-record, the rest from deltas (``Graph.chain``). In the layout ``chain``, the base is the previous
-version. In the layout ``skip``, version k of a chain is a delta from version k - b^v, where b^v is
-the largest power of b that divides k (docs/decisions.md, "Skip deltas"). The chain of the newest
-version begins with version 0. There may be newer full records outside this chain.
+To recover a version of a tensor, mvc decodes a *chain* of versions (``Graph.chain``). The first
+version of a chain is stored in full. Each later version is a delta from the version before it in
+the chain. In the layout ``chain``, the base of a new version is the previous version. In the layout
+``skip``, version k is a delta from version k - b^v, where b^v is the largest power of b that
+divides k (docs/decisions.md, "Skip deltas"). Version 0 is the version stored in full.
 
-k is computed from sequence numbers, which count all operations of the repository. If the versions
-of a tensor are always n operations apart, k counts versions. Otherwise, k counts operations, so
-some numbers have no version. The numbers are divided into blocks of b^v. A version that begins a
-new block is then a delta from the first version of the chain in the block of the previous version.
-In both cases, a chain has at most b - 1 deltas of each length b^v.
+mvc computes k from the numbers of operations. If the versions of a tensor are always n operations
+apart, k counts versions. Otherwise, k counts operations, so some numbers have no version. Then the
+numbers are divided into blocks of b^v. If a version begins a new block, its base is the first
+version of the chain in the block of the previous version. In both cases, a chain has at most b - 1
+deltas over a distance of b^v.
 """
 
 from __future__ import annotations
@@ -36,20 +36,19 @@ _INTERVAL = {"chain": 28, "skip": 64}
 
 
 RUN = 32
-"""Maximum length of a *run*: consecutive versions that are predicted by an optimizer's steps.
+"""Maximum length of a *run*: consecutive versions that mvc predicts from the optimizer's steps.
 
-The version after a run is a plain delta, with three to five times the bytes of a predicted version.
-After 32 predicted versions, this delta adds about a tenth to their bytes. To recover the last
-version of a run of 32, mvc decodes 32 payloads (encoded versions) of each tensor.
+The version after a run is stored as a plain delta, which takes three to five times the bytes of a
+predicted version. To recover the last version of a run, mvc decodes all versions of the run.
 """
 
 
 def before_run(chain: tuple[Link, ...], run: int | None = None) -> tuple[Link, ...]:
-    """The links of a chain before the run at its end: possible bases of later versions.
+    """The links (objects) of a chain before the run at its end: possible bases of later versions.
 
-    A link is an object of a chain. ``run``: the operation that published the first version of the
-    run. Pass it for a tensor that is stored as plain deltas in the run. If the whole chain is in
-    the run, returns the links before the first prediction, at least one link.
+    ``run``: the number of the operation that published the first version of the run. Needed only
+    for a tensor that mvc does not predict. If the whole chain is in the run, returns the links
+    before the first predicted version, at least one link.
     """
     own = next((i for i, link in enumerate(chain) if link.predicted), len(chain))
     if run is None:
@@ -98,7 +97,7 @@ class Layout(Struct, frozen=True, dict=True):
         return chain[within.index(within[-1])]
 
     def returns_to(self, chain: Sequence[Link], sequence: int) -> bool:
-        """Whether the last version of ``chain`` will be the base of a version after the next one.
+        """Whether the last version of ``chain`` may be a base again after the next version.
 
         In the layout ``skip``, this is so if a block of b numbers begins with this last version.
         """
@@ -109,9 +108,9 @@ class Layout(Struct, frozen=True, dict=True):
     def ends(self, chain: Sequence[Link], sequence: int) -> bool:
         """Whether the version after ``chain`` must be stored in full.
 
-        In the layout ``skip``, a chain ends after ``interval`` versions, if they are at regular
-        distances. At irregular distances, the number of versions is unknown. Then the chain must
-        have ``deepest`` deltas, too.
+        In the layout ``skip``, a chain ends when k reaches ``interval``. If the versions are at
+        irregular distances, some numbers below k have no version. Then the chain ends only if it
+        has ``deepest`` deltas, too.
         """
         if not chain:
             return False
@@ -126,8 +125,9 @@ class Layout(Struct, frozen=True, dict=True):
     def is_near(self, chain: Sequence[Link], sequence: int) -> bool:
         """Whether the version after ``chain`` is the first or second after a full record.
 
-        If this version is stored in full itself, an additional delta shortens no path: only one
-        version can be between the two full records, and it is near to both.
+        A version that is stored in full is usually stored as a delta, too, so that the versions
+        before it can be decoded backwards. This delta is not needed here: at most one version is
+        between the two full records.
         """
         if self.step:
             return bool(chain) and _positions(chain, sequence)[-1] < 3
@@ -137,9 +137,9 @@ class Layout(Struct, frozen=True, dict=True):
         """Estimates how many fewer deltas are decoded if the next version is stored in full.
 
         This assumes that every version is recovered once. In the layout ``chain``, each version of
-        the chain is then decoded from the nearer full record, which halves the deltas. In the
-        layout ``skip``, n later versions need about n (b - 1) / (2 ln b) fewer deltas in a new
-        chain than at the end of a chain of n versions.
+        the chain can then be decoded from the nearer full record, which halves the number of
+        deltas. In the layout ``skip``, n later versions need about n (b - 1) / (2 ln b) fewer
+        deltas in a new chain than at the end of a chain of n versions.
         """
         if not self.step:
             versions = chain[-1].depth + 1
@@ -154,7 +154,7 @@ class Layout(Struct, frozen=True, dict=True):
         return next(deltas for deltas in count() if self.reach(deltas) >= self.interval)
 
     def reach(self, deltas: int) -> int:
-        """How many versions, including the full one, need at most ``deltas`` deltas each."""
+        """How many versions, from the full version on, need at most ``deltas`` deltas each."""
         if not self.step:
             return deltas + 1
         digits, first = divmod(deltas + 1, self.step - 1)

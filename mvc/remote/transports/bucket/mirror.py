@@ -1,9 +1,10 @@
-"""The mirror of a bucket: a local repository with the bucket's journal (log of operations).
+"""The mirror of a bucket (a repository in an object store such as S3).
 
-The packs (files with records) stay in the bucket. The head of the bucket is an object that names
-all other objects. During a publication, the mirror may have entries that the bucket lacks. If the
-publication fails, these entries are removed. The mirror can be deleted without loss: a mirror that
-is damaged or does not match the head is built again.
+A mirror is a local repository with a copy of the bucket's journal (log of operations). The packs
+(files with tensors) stay in the bucket. The bucket's *head* is an object that names all other
+objects. During a publication, the mirror has entries that the bucket does not have yet. If the
+publication fails, these entries are removed. A mirror can be deleted without loss. If a mirror is
+damaged or does not match the head, mvc builds the mirror again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=()
 class Seen(Struct, frozen=True):
     """The head that the mirror matches.
 
-    ``version``: the id of this version of the head in the object store.
+    ``version``: the object store's id for this version of the object.
     """
 
     version: str
@@ -64,7 +65,7 @@ class Seen(Struct, frozen=True):
 
 
 class _Note(Struct, frozen=True, array_like=True):
-    """Data that the next process reads: the head (``Seen``), and the packs of the bucket."""
+    """A file that the next process reads: the data of ``Seen``, and the packs of the bucket."""
 
     version: str
     head: bytes
@@ -79,7 +80,7 @@ class MirrorStore(Store):
         return super().pack_writer(fresh=True)
 
     def unnamed_packs(self) -> set[int]:
-        """Includes the packs of the bucket that no entry names, because they can still be read."""
+        """Adds the packs of the bucket that no entry names."""
         assert isinstance(self.fs, MirrorPacks)
         known = set(self.fs.known)
         for recorded in self.snapshot.entries():
@@ -88,7 +89,7 @@ class MirrorStore(Store):
 
 
 class Mirror:
-    """A bucket as a local repository. Only one process at a time opens a mirror."""
+    """An open mirror. Only one process at a time can open a mirror."""
 
     def __init__(
         self,
@@ -99,17 +100,16 @@ class Mirror:
         config: Config,
         own: Store | None = None,
     ) -> None:
-        """``place``: the mirror's folder, created if missing. Raises Busy if it is in use.
+        """``place``: the mirror's folder. Raises Busy if another process has opened the mirror.
 
-        ``own``: the repository that has this remote. Records that ``own`` stores are not
-        downloaded.
+        ``own``: the repository that has this remote. Data that ``own`` stores are not downloaded.
         """
         self.objects = objects
         self.place = place
         self.clock = clock
         self.config = Config({
             **config.values,
-            "deploy.protect": ("", "flag"),  # no protection: access to a bucket allows everything
+            "deploy.protect": ("", "flag"),  # who may write to the bucket may deploy to all targets
         })  # fmt: skip
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
@@ -173,10 +173,10 @@ class Mirror:
             create(self.fs, self.clock, self.place, "main", config=b"")
 
     def _follow(self, seen: Seen) -> None:
-        """Removes entries that the head lacks from the mirror, then adds the head's new entries."""
+        """Changes the mirror, so that its journal equals the journal of the bucket's head."""
         parse_format(format_line(seen.head.features))
         if self.seen is not None:
-            with suppress(DamagedData):  # after damage, everything is read again
+            with suppress(DamagedData):  # if the mirror is damaged, it is built again below
                 end = self.seen.head.end
                 if self.has(end) and self._append(seen, end):
                     return
@@ -190,10 +190,9 @@ class Mirror:
             raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
 
     def _append(self, seen: Seen, at: Position) -> bool:
-        """Appends the head's entries after ``at``.
+        """Replaces the mirror's entries after ``at`` by the head's entries after ``at``.
 
-        False if the head's journal does not contain ``at``. If an error is raised, the next refresh
-        removes the appended entries.
+        Returns False if no entry of the head's journal ends at ``at``.
         """
         self._cut(at)
         with self.fs.open_write(self._folder / JOURNAL) as file:
@@ -215,7 +214,7 @@ class Mirror:
     ) -> dict[int, PackObject] | None:
         """Writes the head's entries from ``at`` on. Returns the packs that these entries name.
 
-        None if the head's journal does not contain ``at``. Raises DamagedData.
+        Returns None if no entry of the head's journal ends at ``at``. Raises DamagedData.
         """
         packs: dict[int, PackObject] = {}
         for begin, part in self._sources(head, at.offset):
@@ -257,7 +256,7 @@ class Mirror:
             return file.read(at.offset - len(at.chain), len(at.chain)) == at.chain
 
     def _cut(self, at: Position) -> None:
-        """Removes entries after ``at``, and packs that only these entries name."""
+        """Removes the entries after ``at`` from the mirror, and packs that the bucket lacks."""
         path = self._folder / JOURNAL
         identity = self.fs.stat(path)
         if identity is None or identity.size <= at.offset:
@@ -274,7 +273,7 @@ class Mirror:
             self.fs.remove_tree(self._folder / INDEX)
 
     def _remove_packs(self, numbers: set[int]) -> None:
-        """Deletes the files of all packs except the packs with these numbers."""
+        """Deletes all local packs, except the packs with these numbers."""
         folder = self._folder / PACKS
         names = {pack_path(folder, number).name for number in numbers}
         for name in self.fs.list(folder):
@@ -300,9 +299,9 @@ class Mirror:
     # -- note for the next process ----------------------------------------------------------
 
     def settle(self, seen: Seen, packs: Mapping[int, PackObject]) -> None:
-        """Records that mirror and bucket are equal. ``packs``: the packs that the journal names.
+        """Records, also for the next process, that the mirror matches the head ``seen``.
 
-        Writes a note for the next process.
+        ``packs``: the packs that the journal names.
         """
         self.fs.forget()
         self.fs.known.update(packs)
