@@ -136,7 +136,7 @@ def _external(
 ) -> Mapping[str, Sequence[GraphTensor]]:
     """Maps the names of external files to the tensors of a graph that are in these files.
 
-    ``_now``: see ``_graphs``, but for the graph's file.
+    ``_now``: the identity of the graph's file, as in ``_graphs``.
     """
     by_name = defaultdict[str, list[GraphTensor]](list)
     with suppress(MvcError, LookupError), fs.open_read(graph) as file:

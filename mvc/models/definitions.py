@@ -50,10 +50,7 @@ class Definitions:
         return None
 
     def changed_value(self, module: ModuleType) -> str | None:
-        """Describes the first name of the module or its classes that has another value, or None.
-
-        The other value is a constant that is not the constant in the file, or another function.
-        """
+        """Describes the first constant or function that was replaced in memory, or returns None."""
         for name, written in self._values.items():
             value: Any = module
             for part in name.split("."):
@@ -68,8 +65,9 @@ class Definitions:
         return None
 
     def _of_function(self, function: FunctionType) -> str | None:
-        """How a function differs from the file. The file may define several functions of this name:
-        None if one of these functions is equal.
+        """How a function differs from the file.
+
+        None if the function equals one of the functions of this name in the file.
         """
         code, difference = function.__code__, "its code differs"
         for compiled in self._code.get(code.co_qualname, ()):

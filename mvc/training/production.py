@@ -27,7 +27,7 @@ from mvc.text import did_you_mean
 from mvc.training.approximator import newest, stored
 
 _DECISIONS = "decisions"
-_PART = 4  # a file of remembered data is read up to a quarter of the machine's memory
+_PART = 4  # limit of the remembered data: a quarter of the machine's memory
 
 
 class StateReducer:

@@ -1,4 +1,4 @@
-"""Finds the weight that belongs to each parameter state of an optimizer, such as Adam's averages.
+"""Finds the weight to which each state of an optimizer belongs, such as an average of Adam.
 
 If the optimizer's state has names, states are matched by name. A ``Recorder`` (which commits
 versions during a training) stores names, and torch stores names for an optimizer of named
@@ -40,7 +40,7 @@ class Unsure(NamedTuple):
 class Guess(NamedTuple):
     """``weights``: maps an optimizer's parameters to weights.
 
-    ``unsure``: the parameters for which this weight is uncertain.
+    ``unsure``: the parameters whose weights are uncertain.
     """
 
     weights: Mapping[ParameterId, Weight]
@@ -71,8 +71,8 @@ def _candidates(
 
     ``ordered``: whether the list has the order of the model. In safetensors files, this order is
     lost. The order of files: the optimizer's own file, the model that was saved with this training
-    state, files of the same folder, all other files. For each file, the weights of each mapping
-    come first, then all weights of the file.
+    state, files of the same folder, all other files. For each file, the weights of each
+    dictionary in the file come first, then all weights of the file.
     """
     folder = PurePosixPath(file.path).parent
 

@@ -1,7 +1,7 @@
 """Python states (nested dictionaries of torch tensors and numpy arrays) as virtual files.
 
-A virtual file has the layout of a safetensors file. The name of a tensor is the path of keys in the
-nested dictionaries, joined with '.'. Tensors are sorted by descending item size, for alignment. The
+A virtual file has the layout of a safetensors file. A tensor's name consists of the tensor's keys
+in the nested dictionaries, joined with '.'. Tensors are sorted by descending item size. The
 nesting and all other values are JSON in ``__metadata__["mvc"]`` (``mvc.structure``). Every
 safetensors reader can read such a file, unless a tensor is complex32 or complex128. For these
 dtypes, mvc writes names that safetensors does not have: ``C32`` and ``C128``.
@@ -50,7 +50,7 @@ from mvc.names import check_key, printable
 from mvc.structure import Names, decode, encode
 
 Buffers = Callable[[int], Any]
-"""A function from the number of a tensor's content to the bytes, a memoryview or an array."""
+"""Takes the number of a content. Returns the bytes of this content, as a memoryview or array."""
 
 
 class LazyTensor(Struct, frozen=True):
@@ -177,8 +177,8 @@ def combined_header(
     """The header of a new file that has ``tensors`` of two files, in this order, for a merge.
 
     ``file``: the first of the two files. The result has the metadata of ``file``. ``skeletons``:
-    the bytes outside of tensors, of each of the two files. None if one of the two is a state that
-    is nested or has other values than tensors.
+    the bytes outside of tensors in the two files. None if one of the files is a state that is
+    nested or has other values than tensors.
     """
     metadata = safetensors_header(skeletons[0], file.path).get("__metadata__", {})
     if file.format == "state":

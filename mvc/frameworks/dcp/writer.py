@@ -333,7 +333,7 @@ class ShardPart(Struct, frozen=True):
 
 
 class Shard(AbstractContextManager["Shard"]):
-    """A new shard, which this process locks. It can be written in a ``with`` block.
+    """A new shard, which this process locks, and can write in a ``with`` block.
 
     If the block raises an exception, the shard is removed. Otherwise, the lock stays until
     ``release``.

@@ -167,9 +167,9 @@ class CommitRequest(Struct, frozen=True, kw_only=True):
     """The input of a commit. ``contents``: maps paths to new contents. None removes the path.
 
     ``reads``: commit the files at ``paths`` on disk, too. A path that ends in ``/`` is a sharded
-    model. A lossy ``pipeline`` changes these files. Without such files, the pipeline changes the
-    state at ``path``. ``deploy_time_ns``, ``time_ns``: the times of ``options`` in ns since
-    1970. None means the time at which the commit is recorded.
+    model. A lossy ``pipeline`` changes the files from disk. If there are no files from disk, the
+    pipeline changes the state at ``path``. ``deploy_time_ns``, ``time_ns``: the times of
+    ``options`` in ns since 1970. None means the time at which the commit is recorded.
     """
 
     contents: Mapping[str, FileContent | None] = field(default_factory=dict)

@@ -89,7 +89,7 @@ class Deployed(Struct, frozen=True):
 
     @property
     def clock_back(self) -> bool:
-        """Whether the clock showed an earlier time than an older record of the target has."""
+        """Whether the clock was set back: an older record of the target has a later time."""
         return self.hybrid_ns - self.recorded_ns > _TICKS
 
     @property
@@ -320,7 +320,7 @@ def _deployed(
 ) -> Deployed:
     """The deployment, with its retraction and all other data about the deployment.
 
-    ``before``: the offset of the target's previous record by the index. Raises DamagedData if the
+    ``before``: the offset of the target's previous record in the index. Raises DamagedData if the
     deployment itself names another previous record, because the index would then skip records.
     """
     target, previous = deployment.target, recorded.entry.before(deployment)
@@ -605,7 +605,7 @@ class Standing:
     """Finds the live deployment of a target while deployments are added, with a cache.
 
     ``_rows``: the cache. It has all deployments from its first deployment until the time
-    ``_until``, sorted by ``place``, without retracted deployments. The last of these is live.
+    ``_until``, sorted by ``place``, without retracted deployments. The last row is live.
     """
 
     def __init__(self, snapshot: Snapshot, target: str, against: Against = IN_STEP) -> None:
@@ -615,10 +615,10 @@ class Standing:
         self._rows, self._until = list[Deployed](), 0
 
     def then(self, now_ns: int, time_ns: int | None, against: Against = IN_STEP) -> Deployed | None:
-        """The deployment that a deployment or retraction recorded at ``now_ns`` must replace.
+        """The deployment that is replaced by a deployment or retraction at ``now_ns``.
 
-        ``time_ns``: the time of the new deployment, or None. ``against``: the differences to the
-        remote, after the calls of ``add`` and ``drop``.
+        ``time_ns``: the time of the new deployment, or None. ``against``: the present differences
+        to the remote.
         """
         is_now, at = time_ns in (None, now_ns), now_ns if time_ns is None else time_ns
         if is_now and self._newest is not None:
@@ -709,8 +709,9 @@ def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]
 def succession(
     snapshot: Snapshot, target: str, now_ns: int, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """Yields the live deployment, then the deployment that would be live without it, and so on.
+    """Yields the live deployment, then the deployment that would be live instead, and so on.
 
+    Each deployment would be live if all deployments before it in the result were retracted.
     ``counting``: ids of retracted deployments that count nevertheless. For reports of a node (a
     serving machine), the report with the latest time is live, even if this time is in the future.
     """

@@ -123,7 +123,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         return self.stopped is None
 
     def committed(self, deployed: Deployed | None) -> None:
-        """Notes whether a version was deployed. Warns about the first version that was not."""
+        """Notes whether a version was deployed. Warns the first time that it was not deployed."""
         if deployed is not None:
             self._live, self._sequence = deployed.id, deployed.sequence
             return
@@ -172,7 +172,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         return "the training's deployment does not count any more"
 
     def _live_now(self) -> bytes | None:
-        """The id of the live deployment. None if nothing is live, empty if it cannot be read."""
+        """The id of the live deployment. None if nothing is live, empty if data are damaged."""
         try:
             return live_at(self._store, None, self.target).id
         except (NoDeployment, UnknownTarget):

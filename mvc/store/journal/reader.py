@@ -68,9 +68,9 @@ class JournalReader:
     """An open journal and the entries that were read from it.
 
     ``identity``: the checksum of the first entry. ``durable``: how many bytes are known to be
-    flushed. ``settled``: whether the file's name is known to be flushed. ``generation``: how many
-    replaced journals this object has reopened. ``fixed``: the offset of ``ahead``, or None. If it
-    is set, a new journal file is ignored.
+    flushed. ``settled``: whether the file's name is known to be flushed. ``generation``: how
+    often a new journal file was opened. ``fixed``: the offset of ``ahead``, or None. If ``fixed``
+    is set, new journal files are ignored.
     """
 
     def __init__(

@@ -6,11 +6,11 @@ the chain. In the layout ``chain``, the base of a new version is the previous ve
 ``skip``, version k is a delta from version k - b^v, where b^v is the largest power of b that
 divides k (docs/decisions.md, "Skip deltas"). Version 0 is the version stored in full.
 
-mvc computes k from the numbers of operations. If the versions of a tensor are always n operations
-apart, k counts versions. Otherwise, k counts operations, so some numbers have no version. Then the
-numbers are divided into blocks of b^v. If a version begins a new block, its base is the first
-version of the chain in the block of the previous version. In both cases, a chain has at most b - 1
-deltas over a distance of b^v.
+mvc computes k from the sequence numbers of operations. If the versions of a tensor are always n
+operations apart, k counts versions. Otherwise, k counts operations, so some numbers have no
+version. Then the numbers are divided into blocks of b^v. If a version begins a new block, its base
+is the first version of the chain in the block of the previous version. In both cases, a chain has
+at most b - 1 deltas over a distance of b^v.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class Layout(Struct, frozen=True, dict=True):
         return chain[within.index(within[-1])]
 
     def returns_to(self, chain: Sequence[Link], sequence: int) -> bool:
-        """Whether the last version of ``chain`` may be a base again after the next version.
+        """Whether a version after the next version will be a delta from the end of ``chain``.
 
-        In the layout ``skip``, this is so if a block of b numbers begins with this last version.
+        In the layout ``skip``, this is so if the last version of ``chain`` begins a block of b.
         """
         return bool(self.step) and _begins_block(
             self.step, tuple(link.sequence for link in chain), sequence

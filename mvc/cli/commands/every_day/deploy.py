@@ -1,8 +1,8 @@
 """``mvc deploy``.
 
 No file is copied. Without REV and TARGET, or with --list, mvc lists all deployments, even retracted
-deployments, newest first. --retract withdraws the newest deployment of REV on TARGET. With --at, it
-withdraws the deployment at TIME.
+deployments, newest first. --retract withdraws the newest deployment of REV on TARGET. To
+withdraw an older deployment, add --at TIME.
 """
 
 from __future__ import annotations

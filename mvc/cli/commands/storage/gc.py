@@ -1,7 +1,7 @@
 """``mvc gc`` deletes unreachable versions, and frees their space.
 
-Versions are reachable from refs, HEAD, deployments and recent operations (--grace). Forgotten states
-are deleted immediately.
+Versions are reachable from refs, HEAD, deployments and recent operations (--grace). Forgotten
+states are deleted immediately.
 """
 
 from __future__ import annotations

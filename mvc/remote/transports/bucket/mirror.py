@@ -109,7 +109,7 @@ class Mirror:
         self.clock = clock
         self.config = Config({
             **config.values,
-            "deploy.protect": ("", "flag"),  # who may write to the bucket may deploy to all targets
+            "deploy.protect": ("", "flag"),  # users of the bucket may deploy to every target
         })  # fmt: skip
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
