@@ -21,7 +21,7 @@ _BEGINNING = 2.0  # seconds to wait for a lock, because a killed process needs t
 
 
 def announce(store: Store, branch: str | None) -> FileLock:
-    """Marks ``branch`` as recorded by a training, until the returned lock is released.
+    """Shows that a training commits to ``branch``, until the returned lock is released.
 
     ``branch``: None means a detached HEAD. Raises Busy if another training records on the branch;
     the message names the process of that training. Raises IoFailed if ``.mvc`` is not writable.
@@ -39,7 +39,7 @@ def announce(store: Store, branch: str | None) -> FileLock:
 
 
 def announce_target(store: Store, target: str, *, alone: bool = False) -> FileLock:
-    """Marks ``target`` as a target to which a training deploys, until the lock is released.
+    """Shows that a training deploys to ``target``, until the returned lock is released.
 
     Several trainings may deploy to a target, unless one of the trainings has set ``alone``. Then
     this function raises Busy.

@@ -1,4 +1,4 @@
-"""Makes production weights during a training: weights near the training weights, with small deltas.
+"""Makes production weights: weights near the training weights, with small deltas between versions.
 
 A ``Recorder`` (which commits versions during a training) calls this module. The production weights
 come from a lossy pipeline. Some stages of a pipeline decide whether a version is stored, and

@@ -1,6 +1,6 @@
 """What a repack tries to reach. A repack (``mvc repack``) encodes stored versions again.
 
-The caller may name one aim, such as a largest size. Otherwise the settings determine the goal.
+The caller may name one aim, such as a maximum size. Otherwise the settings determine the goal.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The journal is the file to which each operation is appended. A deployment's *seq
 of its journal entry. A deployment is *dated* if its time differs from the time of recording,
 because the user gave the time. Otherwise the deployment is *immediate*. The deployments of a target
 have the same order in every repository: by ``hybrid_ns``, then by id. ``hybrid_ns`` is the time of
-recording, but at least 1 more than the ``hybrid_ns`` of every older record of the target.
+recording, but at least 1 more than the ``hybrid_ns`` of all older deployments and retractions.
 
 Retracted deployments do not count. The version that was live at a past moment follows from the
 times of the deployments. The version that is live now follows from the order of recording, so that
