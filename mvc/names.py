@@ -21,10 +21,10 @@ DEFAULT_STATE = "model.safetensors"
 """The path of a state (a mapping of tensors) that is committed from Python without a path."""
 
 ATTACHED = ".mvc/"
-"""The prefix of the paths of attachments, which are stored with a version but are not its files."""
+"""Prefix of the paths of attachments: files stored with a version that are not model files."""
 
 SCRATCH = "retraining"
-"""The folder in ``.mvc`` with temporary folders of processes, such as replays of trainings."""
+"""The folder in ``.mvc`` for temporary folders, for example of a training that runs again."""
 
 PATCH = "code.patch"
 """The attachment with the uncommitted changes of the code, as a patch of the code's git commit."""
@@ -39,14 +39,14 @@ DATA = "data/"
 """Prefix of the tags of data sets."""
 
 DATA_SET = "mvc.data"
-"""The param that says whether the version of a data set stores or only references the files."""
+"""The param that says whether a data set's version stores the files or only their hashes."""
 BY_VALUE, BY_REFERENCE = "stored", "reference"
 
 REMOTE = "remotes/"
-"""Prefix of the full names of tracking refs."""
+"""Prefix of the full names of remote-tracking refs, such as ``remotes/origin/main``."""
 
 NODES = "nodes/"
-"""Prefix of the targets ``nodes/NAME/TARGET``, where nodes (serving machines) report."""
+"""Prefix of targets ``nodes/NAME/TARGET``, on which the node (serving machine) NAME reports."""
 
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
 _RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 def encode_text(value: str) -> bytes:
     """``value`` in UTF-8. Bytes that could not be decoded (surrogateescape) are restored.
 
-    Raises WrongUsage for a surrogate that does not represent such a byte.
+    Raises WrongUsage for any other surrogate.
     """
     try:
         return value.encode("utf-8", "surrogateescape")
@@ -158,10 +158,10 @@ def check_key(key: str, kind: str = "tensor") -> str:
 def check_path(path: str) -> str:
     """Returns ``path`` if it is a valid tracked path; otherwise raises InvalidName.
 
-    A valid path is relative, has '/' between its parts, and names the same file on every system.
-    Parts may begin with '-' or '.'. Characters such as '?' are valid, although Windows refuses
-    them. Two valid paths may differ only in upper and lower case: checkout checks whether the file
-    system distinguishes these paths.
+    A valid path is relative and has '/' between its parts. Names that a system would change or
+    reserves, such as ``a.`` and ``CON`` on Windows, are invalid. Names that Windows only refuses,
+    such as ``a?``, are valid. Parts may begin with '-' or '.'. Two valid paths may differ only in
+    upper and lower case.
     """
     if not path or len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise InvalidName(f"a path must have 1 to {MAX_NAME_BYTES} bytes")
@@ -174,9 +174,9 @@ def check_path(path: str) -> str:
 
 
 def check_place(path: str) -> str:
-    """Returns ``path`` if mvc may write a file there; otherwise raises InvalidName.
+    """Returns ``path`` if mvc may write a file at this path; otherwise raises InvalidName.
 
-    Refuses folders such as ``.git``, because files in ``.git`` can make git run programs.
+    Refuses paths in folders such as ``.git``, because files in ``.git`` can make git run programs.
     """
     if is_foreign(path):
         raise InvalidName(

@@ -1,8 +1,8 @@
 """The entry point ``mvc``: runs the program, and maps each result to an exit code.
 
 The codes are: 0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed, 4 damaged data, 5
-busy, 130 interrupted, 141 the reader of the output has exited. For a failure, one line and a hint
-are printed.
+repository busy, 130 interrupted, 141 the reader of the output has exited. After a failure, mvc
+prints one line and a hint.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _invoke(arguments: Sequence[str], session: Session) -> int:
 
 
 def _tolerate_any_text() -> None:
-    """Escapes characters that the encoding of the terminal lacks."""
+    """Makes the output streams escape characters that the encoding of the terminal lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -158,7 +158,7 @@ def _usage(error: click.UsageError) -> Failure:
     command = error.ctx.info_name if error.ctx else None
     option = "TARGET REV" if "unexpected extra argument" in message else ""
     hint = OPTIONS_ELSEWHERE.get(f"{command} {getattr(error, 'option_name', option)}")
-    if hint is not None:  # without the similar option that click proposes
+    if hint is not None:  # removes click's proposal of a similar option
         message = message.partition(". ")[0]
     if not message[1:2].isupper():  # a message may begin with an argument, such as START
         message = message[:1].lower() + message[1:]

@@ -97,7 +97,7 @@ def _print(session: Session, tensor: LogicalTensor, values: Array) -> None:
 
 
 def _summary(values: Array) -> dict[str, float]:
-    """Statistics of the finite elements, and the numbers of zeros and of non-finite elements."""
+    """Statistics of the finite elements, and the counts of zeros and of non-finite elements."""
     if not values.size or values.dtype.kind not in "fiub":
         return {}
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values

@@ -1,8 +1,8 @@
-"""Declares a command: a struct of its options, and the function that runs.
+"""Declares the commands of ``mvc``. A command has a struct of its options, and a function to run.
 
 A field of the struct defines name, type, default and help of one option. The parameters of click,
 the help, the completion and the reference pages are derived from the fields. The function receives
-the values of the options as one typed object.
+the values of the options as an instance of the struct.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class CommandOptions(Struct, frozen=True, kw_only=True):
 class _Declared(Struct, frozen=True):
     """The settings of click for a field, except its name and type.
 
-    ``needs``: names of fields, separated by spaces. If this field is set, one of the named fields
-    must be set, too. ``allows``: names of the only fields that may be set together with this field.
-    If it is None, any field may be set.
+    ``needs``: names of fields, separated by spaces. If this field is set, one of these fields must
+    be set, too. ``allows``: names of fields, separated by spaces. If this field is set, no fields
+    except these may be set. If ``allows`` is None, all fields may be set.
     """
 
     make: type[click.Parameter]
@@ -106,7 +106,7 @@ class _Declared(Struct, frozen=True):
 class Option(click.Option):
     """An option with one line of help.
 
-    click itself would clean the help with ``inspect``, which is slow to import.
+    ``click.Option`` would import the module ``inspect``, which is slow.
     """
 
     def __init__(self, names: Sequence[str], *, help: str, **settings: Any) -> None:
@@ -115,9 +115,9 @@ class Option(click.Option):
 
 
 def completion(name: str) -> Any:
-    """Returns the function that completes the parameter with this name in the help.
+    """Returns a function that completes the values of a parameter in the shell.
 
-    Its module is imported when the function is called.
+    ``name``: the name of the parameter in the help, such as ``REV``.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, typed: str) -> Any:
@@ -129,10 +129,7 @@ def completion(name: str) -> Any:
 
 
 class _PathName(click.Path):
-    """A type for paths.
-
-    It refuses the empty string, which ``Path`` reads as the current folder.
-    """
+    """The type of a path. Refuses the empty string, which ``Path`` reads as the current folder."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value == "":
@@ -181,7 +178,7 @@ def flag(
 
 @cache
 def _fields(options: type[CommandOptions]) -> tuple[FieldInfo, ...]:
-    return msgspec.structs.fields(options)  # resolving annotations is slow
+    return msgspec.structs.fields(options)  # cached, because this is slow
 
 
 def parameters(options: type[CommandOptions]) -> list[click.Parameter]:
@@ -331,7 +328,7 @@ class Verb(click.Command):
         click.help_option("-h", "--help", cls=Option)(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with augment_usage_errors(ctx):  # adds the command to errors
+        with augment_usage_errors(ctx):  # errors then name the command
             return super().parse_args(ctx, self._with_counts(args))
 
     def _with_counts(self, args: list[str]) -> list[str]:
@@ -358,11 +355,11 @@ def verb(
     json: bool = True,
     pages: bool = False,
 ) -> Callable[[Callable[..., int | None]], Verb]:
-    """Turns a function of the session and the option values into a command.
+    """Turns a function into a command. The arguments of the function: session and option values.
 
-    The function returns the exit code, or None for 0. The command has the name of the module. Its
-    help is its line in ``COMMANDS``, followed by the docstring of the module except the first line.
-    ``pages``: output goes through a pager.
+    The function returns the exit code, or None for 0. The command has the name of the module. The
+    help of the command is its line in ``COMMANDS``, followed by the docstring of the module without
+    the first line. ``pages``: output goes through a pager.
     """
 
     def decorate(function: Callable[..., int | None]) -> Verb:

@@ -1,9 +1,11 @@
-"""The stages that store tensors exactly (docs/pipelines.md).
+"""The lossless stages of pipelines, which encode and decode tensors exactly (docs/pipelines.md).
 
-XOR, byte planes and the choice of compressors are from VSOL, C. Heitenberger's thesis (§3.2.3,
-§3.2.6, §3.2.7). The parameters of ``zstd:huff`` were chosen by measurements. The stage ``steps`` is
-for tensors on a grid, whose elements are multiples of a power of two. For any other tensor, a delta
-of ``steps`` is an exclusive or, stored as byte planes (byte i of every word, for each i).
+A *word* is the bits of one element, as an unsigned integer. The *byte planes* of a tensor are byte
+0 of all words, then byte 1 of all words, and so on. A tensor is on a *grid* if its elements are
+multiples of one power of two. For such a tensor, the stage ``steps`` computes changes in multiples
+of this power of two. For any other tensor, ``steps`` computes an exclusive or, which is stored as
+byte planes. XOR, byte planes and the choice of compressors are from C. Heitenberger's thesis
+(§3.2.3, §3.2.6, §3.2.7).
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from mvc.types import FIRST_RELEASE as FIRST
 
 _PLANES = tuple(f"plane{i}" for i in range(8))
 BLOCK = 1 << 18
-"""Words of a group of tensors that are processed at once, to stay in the CPU cache."""
+"""How many words of joined tensors are processed together, so that they stay in the CPU cache."""
 LENGTHS = (18, 20, 22, 24, 34, 66, 84, 110, 136, 144, 176, 210)
-"""Bytes of a block in the quantised types of GGUF that are in use."""
-_SAMPLE = 2000  # blocks that are sampled to detect where bytes of another kind begin
-_GAIN = 512  # bits that a cut must save in the sample; a cut in random data saves about 200
-_SPARSE = (0.0, 0.5)  # shares of nonzero bytes with which a bitmap is smaller than codes
+"""Lengths in bytes of the blocks of the quantised types of GGUF that are in use."""
+_SAMPLE = 2000  # about how many blocks ``_begins`` examines
+_GAIN = 512  # bits that a cut must save (``_begins``); in random data, a cut saves about 200
+_SPARSE = (0.0, 0.5)  # with a share of nonzero bytes in this range, a bitmap is stored
 
 
 class _Delta(Stage, frozen=True):
@@ -119,11 +121,11 @@ class Elide(Stage, frozen=True):
 
 
 class StreamLayout(Stage, frozen=True):
-    """How words become streams of bytes. The base class stores the words one after another.
+    """Turns words into streams of bytes. This base class stores the words one after another.
 
-    ``method``: the compressor. ``marks``: a bitmap of the words to include. ``folds``: whether to
-    apply zigzag, too, which the loops in C do in the same pass. ``unit``: the length of a sample is
-    a multiple of this number of bytes.
+    ``method``: the compressor. ``marks``: a bitmap of the words to store. ``folds``: whether to
+    apply zigzag, too. mvc encodes a sample of a tensor to estimate its encoded size. ``unit``: the
+    length of a sample is a multiple of this number of bytes.
     """
 
     folds: bool = False
@@ -134,7 +136,7 @@ class StreamLayout(Stage, frozen=True):
     on_grid: ClassVar[bool] = False  # words on a grid are coded by ``mvc.codecs.steps``
 
     def encode(self, data: Words, method: Compressor | None, marks: Bytes | None = None) -> Parts:
-        """The streams of a chunk; ``data`` may be changed."""
+        """Encodes the words of a chunk. May overwrite ``data``."""
         if marks is not None:
             flags = np.unpackbits(marks, count=len(data)).view(np.bool_)
             included = scratch_words("kept", int(np.count_nonzero(flags)), data.itemsize)
@@ -144,19 +146,19 @@ class StreamLayout(Stage, frozen=True):
     def decode(
         self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
-        """The stored words of a chunk; and their positions, or None if all words are stored.
+        """Decodes a chunk to words and their positions (None if all words are stored).
 
-        The words may be in ``words``.
+        ``words``: memory for all words of the chunk, which the result may use.
         """
         words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, method, "plane")
         return words, None
 
     def encode_joined(self, data: Words, method: Compressor | None) -> Parts:
-        """The streams of a group's joined words; ``data`` may be changed."""
+        """Encodes the joined words of several tensors. May overwrite ``data``."""
         return encode_stream(data.view(np.uint8), method)
 
     def decode_joined(self, cursor: Cursor, words: Words, method: Compressor | None) -> None:
-        """Fills ``words``, which are zeros, with the words passed to ``encode_joined``."""
+        """Decodes the joined words of several tensors into ``words``, which contains zeros."""
         raise NotImplementedError
 
 
@@ -171,7 +173,7 @@ class Planes(StreamLayout, frozen=True):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        if cls is not Planes:  # the subclasses for words on a grid
+        if cls is not Planes:  # a subclass, which takes no parameter
             return super().read(name, parameter)
         kinds = {"": Planes, "all": PlanesOfAll, "concat": PlanesOfJoined}
         if parameter not in kinds:
@@ -210,7 +212,7 @@ class Planes(StreamLayout, frozen=True):
 
 
 class PlanesOfAll(Planes, frozen=True):
-    """Planes over all tensors of a record (form 2 in docs/format.md)."""
+    """Byte planes of all tensors of a record together."""
 
     scope = "group"
     accepts = WORDS - {Kind.KEPT}
@@ -219,7 +221,7 @@ class PlanesOfAll(Planes, frozen=True):
 
 
 class PlanesOfJoined(PlanesOfAll, frozen=True):
-    """As ``PlanesOfAll``, with the same bytes: the tensors are joined first (form 3 there)."""
+    """Another name of ``PlanesOfAll`` (docs/format.md)."""
 
     feature = STAGES
 
@@ -235,7 +237,7 @@ class Blocks(StreamLayout, frozen=True):
     accepts = WORDS - {Kind.KEPT}
     feature = "blocks"
     needs = PlanesOfAll.needs
-    # Width 1 was measured on the types of GGUF, some of whose streams are narrow.
+    # The costs of width 1 were measured on quantised types of GGUF.
     costs: ClassVar[Costs] = {1: (0.9, 0.0), 2: (0.17, 0.0), 4: (1.3, 0.0), 8: (0.0, 0.0)}
 
     @classmethod
@@ -264,7 +266,7 @@ class Blocks(StreamLayout, frozen=True):
         return words, None
 
     def _places(self, words: Words, begins: NDArray[Any] | tuple[()] = ()) -> list[NDArray[Any]]:
-        """All blocks, cut at the positions in ``begins``, and last the bytes that fill no block."""
+        """The blocks, cut at the positions in ``begins``; and the bytes after the last block."""
         data = words.view(np.uint8)
         end = len(data) // self.unit * self.unit
         blocks = data[:end].reshape(-1, self.unit)
@@ -272,9 +274,10 @@ class Blocks(StreamLayout, frozen=True):
 
 
 def _begins(blocks: NDArray[Any]) -> NDArray[np.bool_]:
-    """For each position in a block, whether to cut blocks there.
+    """For each position in a block, whether to cut all blocks before this position.
 
-    A cut is made if the two parts take fewer bits with their own codes than with one code.
+    A cut is made if the bytes at this position and the bytes at the position before need fewer bits
+    with two codes than with one code.
     """
     length = blocks.shape[1]
     sample = blocks[:: max(1, len(blocks) // _SAMPLE)].astype(np.intp)
@@ -317,7 +320,7 @@ class Sparse(StreamLayout, frozen=True):
         return kind(text, options=frozenset(chosen))
 
     def full(self) -> Stage | None:
-        """Byte planes, because a full record has all words."""
+        """Full records store all words, so they use byte planes."""
         if "values" not in self.options:
             return None
         return PlanesOfAll("planes:all") if self.scope == "group" else Planes("planes")

@@ -36,10 +36,10 @@ _TIME_RULES = "use 'mtime', or 'name:FORMAT' such as 'name:model-%Y%m%d-%H%M%S.p
 
 
 class Checkpoint(Struct, frozen=True):
-    """A version to commit. ``files``: maps paths in the repository to paths on disk. ``time_ns``:
-    nanoseconds since 1970.
+    """A version to commit.
 
-    ``size``: bytes of all files.
+    ``time_ns``: nanoseconds since 1970. ``files``: maps paths in the repository to paths on disk.
+    ``size``: total number of bytes of the files.
     """
 
     source: Path
@@ -69,9 +69,9 @@ def find_histories(
 ) -> list[FoundHistory]:
     """The histories in ``sources``. Checkpoints of equal time are sorted by name.
 
-    A folder has one history of its model files and subfolders with model files. Each subfolder that
-    is a training run has a separate history. All other paths are added to ``left_out``, including
-    links to folders, but not hidden files. Raises UnknownPath for a missing source or a dead link;
+    The model files of a folder, and its subfolders with model files, become one history. Each
+    subfolder that is a training run becomes a separate history. All other paths, except hidden
+    files, are added to ``left_out``. Raises UnknownPath for a missing source or a dead link;
     WrongUsage if files of several formats would become one path; InvalidTime if a name has no time.
     """
     maker = _Maker(fs, _Clock(time), None if path is None else PurePosixPath(path).as_posix())
@@ -153,8 +153,9 @@ class _Found(Struct):
         return self.is_run and bool(self.folders and self.singles)
 
     def left_out(self, fs: FileSystem) -> list[Path]:
-        """The paths that belong to no version. Files next to a final model belong to the version of
-        this model.
+        """The paths that belong to no version.
+
+        Files next to a final model belong to the version of this model.
         """
         if not self.has_final_model:
             return self.skipped
@@ -243,8 +244,10 @@ def _branch_name(name: str, used_names: set[str]) -> str:
 
 
 class _Maker(Struct, frozen=True):
-    """Makes checkpoints with times of ``clock``, and with paths in the repository at or below
-    ``prefix``.
+    """Makes a ``Checkpoint`` for each version. ``clock`` determines the times.
+
+    ``prefix``: the tracked path of single files, or the tracked folder for the files of a
+    checkpoint folder; None for the default.
     """
 
     fs: FileSystem
@@ -333,7 +336,7 @@ class _Clock:
 
 
 def _names_year(form: str) -> bool:
-    """Whether the format has a year. ``_strptime`` refuses unknown directives such as %s."""
+    """Whether the format has a year. Also True for %s and %+, which ``_strptime`` refuses later."""
     directives = set(re.findall(r"%[-_0^#]?(.)", form))
     return bool(directives & set("YyGcxs+")) or not directives - {"%"}
 

@@ -1,12 +1,13 @@
-"""Changes the weights of a training before they are deployed and stored. No module here does I/O.
+"""Lossy stages of pipelines, which change the weights of a training before they are stored.
 
     reducer      turns the state of a training into the state to store
     topk, grid, bits, weights    stages that make production weights, near the training weights
     lc           stages that store a state as the previous state plus a coded step
     decisions, guard    stages that decide whether a version is saved
-    production   applies these stages version by version
+    production   applies the stages above to each version of a training
 
-The code that needs a repository is in ``mvc.repo.commit.commit`` and ``mvc.training``.
+No module here does I/O. Code that needs a repository is in ``mvc.repo.commit.commit`` and
+``mvc.training``.
 """
 
 from __future__ import annotations

@@ -1,22 +1,23 @@
 """The guard: production weights may lose at most a share E of the accuracy of the training weights.
 
-docs/production.md, "Decisions", describes the comparisons and the levels. *Training weights* are
-the weights that the optimizer computes. *Production weights* are the weights that the lossy stages
-of a pipeline make from training weights. An *account* counts the samples on which production
-weights lost or won against training weights. There is an account of all samples, and an account of
-each label. Each account is kept twice: over all batches, and over the batches since the level
-changed. The *reservoir* has the K newest samples of every label from earlier batches. Level 0 uses
-the stages as written. Each finer level changes weights about half as much as the level before. The
-finest level stores the training weights exactly.
+*Training weights* are the weights that the optimizer computes. *Production weights* are the weights
+that the lossy stages of a pipeline make from training weights. The guard evaluates training and
+production weights on the same samples (docs/production.md, "Decisions"). An *account* counts the
+samples that only the training weights classify correctly (lost), and the samples that only the
+production weights classify correctly (won). There is an account of all samples, and an account of
+each label. Each account exists twice: over all batches, and over the batches since the level
+changed. The *level* says how much the stages change weights. Level 0 uses the stages as written.
+Each finer level changes weights about half as much as the level before. The finest level stores the
+training weights exactly. The *reservoir* has the K newest samples of every label.
 
-The tests are valid at every moment, although they are repeated with each batch. The evidence of an
-account is the capital of a gambler who bets on losses, a mixture over stakes (Waudby-Smith and
-Ramdas, "Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86, 2024). If
-the mean drop of the accuracy is at most E, the expected capital is at most 1. So the capital ever
-reaches 1 / x with a probability of at most x (Ville). With E = 0 the capital is Robbins' mixture of
-likelihood ratios of a binomial. A level is tested only after all coarser levels were rejected. So
-the tests of all levels together have the error of one test. Every return to a coarser level starts
-another test.
+If an account shows a loss above E, the guard goes one level finer. A loss is tested by betting,
+because such a test stays valid although it is repeated with each batch (Waudby-Smith and Ramdas,
+"Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86, 2024). A gambler
+bets that the mean drop of the accuracy is above E. If the mean drop is at most E, the expected
+capital of the gambler is at most 1. So the capital ever reaches 1 / x with a probability of at most
+x (Ville's inequality). A level is tested only after all coarser levels were rejected. So the tests
+of all levels together have the error probability of one test. Every return to a coarser level
+starts another test.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from mvc.lossy.decisions import OnNewWeights
 
 _KEEP = 8
 _MOST_LABELS = 256
-"""Labels with an account and samples in the reservoir. Others count only in the account of all."""
-_PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with small drops before the level is coarser
-_ERROR = 0.0475  # chance that the accounts ever refine versions by mistake
-_ERROR_ONCE = 0.0025  # chance that a version is ever refused by mistake, on the reservoir
-_DESCENTS = 1.0824  # >= 1 + 1/16 + 1/81 + ...: descent n gets n^-4 of the error
+"""Maximum number of labels with an account. The account of all samples counts all labels."""
+_PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with small drops before a coarser level
+_ERROR = 0.0475  # probability that the accounts ever lead to a finer level by mistake
+_ERROR_ONCE = 0.0025  # probability that a comparison on the reservoir ever refuses by mistake
+_DESCENTS = 1.0824  # at least the sum of all n^-4; test n has the error _ERROR n^-4 / _DESCENTS
 _ALL = 0.6  # share of the capital bet on all samples together
-_MOST_SHARE = 0.1  # of the rest, bet on each of the first ten labels
+_MOST_SHARE = 0.1  # share of the rest of the capital, bet on each of the first ten labels
 _STEPS = np.arange(20)
 _STAKES = 0.99 * 2.0 ** (-_STEPS / 2)  # shares of the largest stake
 _WEIGHTS = 1 / (_STEPS + 8) - 1 / (_STEPS + 9)
@@ -121,7 +122,7 @@ class Reservoir:
         self._samples: LabelledBatch | None = None
 
     def add(self, batch: LabelledBatch) -> None:
-        """Adds the samples. If the stored samples have another form, deletes these first."""
+        """Adds samples. If the stored samples have another form, deletes the stored samples."""
         if not len(batch):
             return
         if self._samples is not None and self._samples.like(batch):
@@ -137,10 +138,10 @@ class Reservoir:
 
 
 class AccuracyGuard:
-    """Compares production with training weights, and decides how fine versions must be.
+    """Compares the accuracies of production and training weights, and chooses the level.
 
     Level 0 is the pipeline as written. The level ``finest`` stores the exact training weights.
-    Raises WrongUsage without ``evaluate``.
+    Raises WrongUsage if ``evaluate`` is None.
     """
 
     def __init__(self, stage: GuardStage, finest: int, evaluate: Evaluate | None) -> None:
@@ -159,8 +160,8 @@ class AccuracyGuard:
         self._recent: dict[str, Paired] = {}  # since the level changed
         self._calm, self._patience, self._descent = 0, _PATIENCE, 1
         self._versions = 0  # versions that were compared on the reservoir
-        self._refined = self._returned = False  # since the last ``add_batch``
-        self._trained: Arrays | None = None  # of the last ``add_batch``
+        self._refined = self._returned = False  # did ``add_batch`` make the level finer, coarser?
+        self._trained: Arrays | None = None  # training weights of the newest ``add_batch``
         self._compared: _ReservoirResult | None = (
             None  # samples for comparisons until the next ``add_batch``
         )
@@ -190,20 +191,21 @@ class AccuracyGuard:
     def refuses(self, weights: Arrays) -> bool:
         """Whether these production weights lose too much.
 
-        The first weights after a return to a coarser level are refused at weaker evidence. A wrong
+        Directly after a return to a coarser level, weaker evidence is enough, because a wrong
         refusal only delays the return.
         """
         error_ = _ERROR_ONCE / max(1, self._versions * (self._versions + 1))
         return self._loses(weights, _ERROR if self._returned else error_)
 
     def allows(self, live: Arrays) -> bool:
-        """Whether a version may be skipped, so that these weights stay live."""
+        """Whether a version may be skipped, so that the weights ``live`` stay deployed."""
         return not self._refined and not self._loses(live, _ERROR)
 
     def _loses(self, weights: Arrays, error: float) -> bool:
         """Whether ``weights`` lose too much on the reservoir.
 
-        ``error``: the probability of the answer True if ``weights`` do not lose too much.
+        If ``weights`` do not lose too much, the result is True with a probability of at most
+        ``error``.
         """
         if self._compared is None:
             return False
@@ -250,9 +252,9 @@ class AccuracyGuard:
         self._calm, self._recent = 0, {key: Paired() for key in self._accounts}
 
     def memory(self, *, samples: bool) -> dict[str, Any]:
-        """The argument of ``restore`` in another process.
+        """The state of the guard, which ``restore`` accepts in another process.
 
-        With ``samples``, includes the reservoir.
+        ``samples``: whether to include the reservoir.
         """
         rows = [
             [*astuple(account), *astuple(self._recent[key])]
@@ -310,9 +312,9 @@ class _ReservoirResult(Struct):
 def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
     """The logarithm of an e-value: evidence that an account has a mean drop above ``bound``.
 
-    The gambler divides the capital. A part is bet on all samples together, the rest on the labels.
-    The samples of different labels are disjoint. So the labels bet in turn, in order of appearance:
-    each label bets its share of the capital that the labels before it left.
+    The gambler bets a part of the capital on all samples together, and the other part on the
+    labels, one after another: on each label, a share of the capital that is left after the bets on
+    the labels before it.
     """
     labels = [account.evidence(bound) for key, account in accounts.items() if key != _TOGETHER]
     shares = np.minimum(_MOST_SHARE, 1 / np.arange(1, len(labels) + 1))
@@ -322,7 +324,7 @@ def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
 
 
 def _groups(batch: LabelledBatch) -> dict[str, NDArray[np.int64]]:
-    """Maps each label to the positions of its samples; also has the positions of all samples."""
+    """Maps each label to the positions of its samples, and "all" to all positions."""
     by_label = {_LABEL + key: rows for key, rows in batch.by_label().items()}
     return {_TOGETHER: np.arange(len(batch)), **by_label}
 

@@ -1,7 +1,7 @@
-"""The stages that change training weights to production weights, and the tensors that they change.
+"""Base classes of the stages that compute production weights from training weights.
 
-*Production weights* are near the training weights, but need fewer bytes as deltas. These stages act
-when a version is made. The result is stored exactly.
+*Production weights* are near the training weights, but their deltas need fewer bytes. They are
+stored exactly.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mvc.codecs.words import Words
 
 
 class Moving(Struct):
-    """One tensor on its way from training weights to production weights. All arrays are flat.
+    """One tensor that the stages change from training to production weights. Its arrays are flat.
 
     *Words* are the bits of numbers, as unsigned integers. ``before``: words of the previous
-    production weights; do not write to them. ``after``: words of the new weights, changed in place.
-    ``exact``: entries that stages must not change, because the old or new number is infinite or not
-    a number; None if there are no such entries. ``has_new_level``: stages with another step
-    (``LossyStage.finer``) computed ``before``, so the step of ``before`` must not be reused.
+    production weights (read-only). ``after``: words of the training weights, which the stages
+    overwrite. ``exact``: True for entries that stages must not change, because the old or the new
+    number is infinite or NaN; None if there are no such entries. ``has_new_level``: a coarser or
+    finer form of the stages computed ``before`` (``LossyStage.finer``), with another step.
     """
 
     format: Format
@@ -37,7 +37,7 @@ class Moving(Struct):
 
     @classmethod
     def pair(cls, kind: Format, before: Words, after: Words, *, new_level: bool = False) -> Moving:
-        """The stages will overwrite ``after``."""
+        """Computes ``exact``. The stages will overwrite the array ``after``."""
         wild = kind.infinite(before) | kind.infinite(after)
         exact = wild if bool(wild.any()) else None
         return cls(kind, before, after, exact, has_new_level=new_level)
@@ -57,7 +57,7 @@ class Moving(Struct):
         return distance_
 
     def restrict_to(self, chosen: NDArray[np.bool_]) -> None:
-        """Undoes every change outside ``chosen`` and ``exact``."""
+        """Resets entries to ``before``, except where ``chosen`` or ``exact`` is True."""
         if self.exact is not None:
             chosen = chosen | self.exact
         np.copyto(self.after, self.before, where=~chosen)
@@ -67,7 +67,7 @@ class LossyStage(Stage, frozen=True):
     """Makes production weights from training weights and the previous production weights."""
 
     lossy = True
-    rounds_first: ClassVar[bool] = False  # whether it changes tensors without a predecessor, too
+    rounds_first: ClassVar[bool] = False  # whether it also changes tensors of the first version
 
     @abstractmethod
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
@@ -75,7 +75,7 @@ class LossyStage(Stage, frozen=True):
 
     @abstractmethod
     def finer(self) -> LossyStage | None:
-        """A stage that changes weights about half as much; None if it would not change any."""
+        """The stage that changes weights about half as much; None if it would change no weight."""
 
 
 class ChoosingStage(LossyStage, frozen=True):

@@ -1,8 +1,8 @@
-"""Pipelines: lines such as ``xor | planes | zstd:1`` name stages, which encode and decode tensors.
+"""Pipelines, which encode and decode tensors. A pipeline is a line of stages.
 
-The lossless stages are in ``mvc.codecs``, all others in ``mvc.lossy``. This package does no I/O and
-starts no threads. Callers encode chunks in several threads. Each thread has its own scratch buffers
-and zstd contexts.
+An example is ``xor | planes | zstd:1``. The lossless stages are in ``mvc.codecs``, all other stages
+in ``mvc.lossy``. This package does no I/O and starts no threads. Several threads may encode chunks
+at the same time.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def resolve(store: Store, rev: Rev) -> CommitId:
 
 
 def id_or_text(rev: Rev) -> str | CommitId:
-    """Returns a text or an id unchanged, and for a commit, log entry or deployment its commit id.
+    """Returns a text or an id unchanged. For an object with a commit id, returns this id.
 
     Raises WrongUsage for anything else.
     """
@@ -78,10 +78,7 @@ def id_or_text(rev: Rev) -> str | CommitId:
 
 
 def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
-    """The commit that ``rev`` names, and a branch or None.
-
-    The branch is that with the name ``rev``, or the current branch if ``rev`` is HEAD.
-    """
+    """The commit that ``rev`` names; and the branch, if ``rev`` is a branch or HEAD, else None."""
     snapshot, rev = store.fresh(), id_or_text(rev)
     if isinstance(rev, CommitId):
         return commits.get(snapshot, rev).id, None
@@ -192,10 +189,10 @@ def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
 def _at(store: Store, name: str, moment: str) -> CommitId:
     """The commit of a ref or target at a moment.
 
-    HEAD means the branch that HEAD was on at the moment.
+    HEAD means the branch that was the current branch at the moment.
     """
     snapshot = store.snapshot
-    if re.fullmatch(r"[0-9]{1,6}", moment.strip(), re.ASCII):  # as in git
+    if re.fullmatch(r"[0-9]{1,6}", moment.strip(), re.ASCII):  # git's NAME@{1}, which mvc lacks
         raise UnknownRevision(
             f"@{{...}} needs a time, not the number {moment.strip()}",
             hint=f"{printable(name)}~{moment.strip()} goes back by versions; "

@@ -20,7 +20,7 @@ SECONDS = 0.5
 """Seconds for which the first report waits for more reports before all of them are published."""
 MOST = 20_000
 """Limit of waiting reports of one repository."""
-_ENTRY = 128  # limit of deployments in one journal entry
+_ENTRY = 128  # limit of reports in one journal entry
 
 
 class _Waiting(Struct, eq=False):
@@ -88,7 +88,7 @@ def _publish(transport: Transport, gathered: Sequence[_Waiting]) -> None:
 
 
 def _joined(gathered: Sequence[_Waiting]) -> Slice:
-    """Joins reports into few entries, each with at most one deployment on a target."""
+    """Joins reports into few journal entries. An entry has at most one report for each target."""
     entries: list[dict[str, NodeReport]] = []
     for report in (report for request in gathered for report in request.reports):
         at = next((e for e in entries if report.target not in e and len(e) < _ENTRY), None)

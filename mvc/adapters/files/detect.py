@@ -27,11 +27,11 @@ from mvc.model.manifest import FORMATS, FileEntry
 from mvc.model.tensor import TensorSpec
 
 _HEAD = 9
-_ZIP = b"PK\x03\x04", b"PK\x05\x06"  # of an archive with members, and of an empty archive
+_ZIP = b"PK\x03\x04", b"PK\x05\x06"  # first bytes of an archive; of an empty archive
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _NEEDS_H5PY = "hdf5"
 _PICKLE = b"\x80"
-_SMALLEST_CUT = 64 << 10  # bytes; only larger files are searched for runs of numbers
+_SMALLEST_CUT = 64 << 10  # bytes; only in larger files, ``RunFinder`` searches for floats
 HOW_TO_SAVE = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, or as .safetensors"),
     **dict.fromkeys((".h5", ".hdf5"), "write its datasets as numbers, without compression"),
@@ -48,11 +48,12 @@ _NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, NotInstalled, Unsuppo
 
 
 def parse_file(source: Source, name: str, like: FileEntry | None = None) -> ParsedFile:
-    """Parses a file, whose first bytes show the format. A file of unknown format is opaque.
+    """Parses a file. The first bytes show the format. A file of unknown format is opaque.
 
-    ``name`` is used in messages. ``like``: a stored file to compare with. If the file has the same
-    bytes, it has the tensors that h5py found in ``like``. If h5py is not installed, tensors at the
-    same positions are assumed in any file of the same size. Raises IoFailed and SourceChanged.
+    ``name`` is used in messages. ``like``: a stored file, used only if its format needs h5py and
+    the new file has the same size. If the bytes are equal, too, the new file has the tensors of
+    ``like``. If the bytes differ and h5py is not installed, mvc assumes tensors at the same
+    positions as in ``like``. Raises IoFailed and SourceChanged.
     """
     parsed = None
     if like is not None and FORMATS[like.format] == _NEEDS_H5PY and like.size == source.size():
@@ -71,10 +72,7 @@ def parse_file(source: Source, name: str, like: FileEntry | None = None) -> Pars
 
 
 def parse_as(like: FileEntry, source: Source, name: str) -> SourceFile:
-    """Divides the file ``source`` at the positions at which ``like`` is divided.
-
-    If the hashes of all parts are equal, too, the two files are equal.
-    """
+    """Divides the file ``source`` at the same positions as the stored file ``like``."""
     checks = find_checks(source, name, read_members(source, name)) if like.checks else ()
     contents = tuple(ParsedContent(c.offset, c.spec) for c in like.contents)
     tensors = tuple(ParsedTensor(t.key, t.spec, t.content, view=t.view) for t in like.tensors)
@@ -104,7 +102,7 @@ def why_opaque(source: Source, name: str) -> tuple[str, str]:
 
 
 def opaque(source: Source, name: str = "the file", cuts: Iterable[int] = ()) -> SourceFile:
-    """The whole file as contents of dtype ``raw``, split at the positions ``cuts``."""
+    """The whole file as bytes without tensors, split at the positions ``cuts``."""
     size = source.size()
     spans = pairwise([0, *cuts, size])
     contents = (ParsedContent(at, TensorSpec("raw", (end - at,))) for at, end in spans)
@@ -112,7 +110,7 @@ def opaque(source: Source, name: str = "the file", cuts: Iterable[int] = ()) -> 
 
 
 def _runs(source: Source, name: str) -> SourceFile:
-    """A file of unknown format, split where runs of numbers begin."""
+    """A file of unknown format, split where sequences of floats begin."""
     if source.size() < _SMALLEST_CUT:
         return opaque(source, name)
     from mvc.adapters.files.runs import RunFinder  # imports numpy, which few files need

@@ -1,9 +1,8 @@
-"""A pickle as a tree of inert nodes: opcodes are read, nothing is imported or called.
+"""Reads a pickle as a tree of nodes. Nothing is imported or called, so no code in a file can run.
 
 A global (a class or function) becomes a node with its module and name. A call becomes a node with
-its function and arguments. All opcodes of protocols 0 to 5 are known, except out-of-band buffers,
-which files cannot contain. CPython describes the opcodes in Lib/pickletools.py. The modules pickle
-and pickletools are not used.
+its function and arguments. CPython describes the opcodes of pickles in Lib/pickletools.py. All
+opcodes of protocols 0 to 5 are supported, except out-of-band buffers, which files cannot contain.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 
 _MAX_OPCODES = 5_000_000
-"""Limits time (a microsecond per opcode) and memory (0.7 GB at worst). A tensor needs about 40."""
+"""Limits time to about 5 seconds, and memory to 0.7 GB. A tensor needs about 40 opcodes."""
 
 
 class Global(Struct, eq=False):
@@ -35,9 +34,9 @@ class PickledDict(Struct, eq=False):
 
 
 class PickleCall(Struct, eq=False):
-    """A call that builds an object: function or class, and arguments.
+    """A call of a function or class, which would build an object.
 
-    ``state``, ``items``, ``pairs``: what later opcodes add to the object.
+    ``state``, ``items``, ``pairs``: data that later opcodes add to the object.
     """
 
     func: Any
@@ -87,9 +86,9 @@ def read_pickles(
 class _Machine:
     """The machine that executes opcodes. It has a stack of values.
 
-    ``stack``: values above the last mark (a mark on the stack is where a list of arguments begins).
-    ``at``: position of the next byte. ``steps``: the remaining number of opcodes, which several
-    machines may share.
+    A mark on the stack shows where a list of arguments begins. ``stack``: values above the topmost
+    mark. ``at``: position of the next byte. ``steps``: one item for each opcode that may still be
+    executed. Several machines may share ``steps``.
     """
 
     def __init__(self, data: bytes, at: int, steps: Iterator[int]) -> None:

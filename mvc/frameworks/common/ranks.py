@@ -1,4 +1,7 @@
-"""Trainings in several processes started by accelerate: sharded states and random generators."""
+"""Support for trainings that accelerate runs in several processes.
+
+Refuses sharded trainings, and collects the states of the random generators of all processes.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Values of Lightning's checkpoints as plain values of a state, and back.
 
 A checkpoint has values that a state of mvc cannot contain: paths, counters, hyper-parameters in an
-``AttributeDict``. Each of these becomes a plain value, and a list of kinds records its type. The
-table ``_KINDS`` has all kinds. A value of any other type is refused, because it could be restored
-only by running code that the file names.
+``AttributeDict``. Each such value becomes a plain value (a number, text, list or dictionary), and
+its type is recorded. ``_KINDS`` has all types that can be recorded. A value of any other type is
+refused: to restore it, mvc would have to run code that the file names.
 """
 
 from __future__ import annotations

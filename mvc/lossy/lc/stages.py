@@ -1,8 +1,8 @@
-"""Base classes of the stages of LC-Checkpoint, the coders, and the short form of a pipeline.
+"""Stages of LC-Checkpoint, which stores the states of a training as lossy deltas (docs/lc.md).
 
-A delta of such a pipeline leads from a state to a later state. The earlier state cannot be
-recovered from the later one. The stored version is the encoder's state after the addition of the
-delta, not the training's state (docs/lc.md).
+A stored version is the previous stored version plus a rounded delta. So it differs from the
+training's state. The delta cannot be undone. This module has the base classes of the stages, the
+coders, the stage ``promote``, and the short form ``lc:...`` of a pipeline.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from mvc.lossy.weights import LossyStage
 
 PREFIX = "lc:"
 MAX_BITS = 8
-"""The largest X of ``promote:X``: 255 buckets, about as many as occur in a training."""
+"""The largest X of ``promote:X``. Its 255 buckets are about as many as occur in a training."""
 
 _LEAST_SHARE = "0.0001"
 
 
 class Quantiser(Stage, frozen=True):
-    """Turns a model's changes into symbols (small integers). ``own``: every tensor has its own
-    table.
+    """Turns a model's changes into symbols (small integers).
+
+    ``own``: whether every tensor has a separate table with the values of its symbols.
     """
 
     accepts = frozenset({Kind.PAIR})
@@ -54,11 +55,11 @@ class Quantiser(Stage, frozen=True):
     def choose(
         self, pipeline: LossyPipeline, groups: Sequence[Group]
     ) -> list[tuple[TensorChange, Addition]]:
-        """A step for each change of ``groups``, within the bounds of ``pipeline``."""
+        """Chooses a delta for each change in ``groups``, within the bounds of ``pipeline``."""
 
 
 class SymbolCoding(Protocol):
-    """A module of ``mvc.lossy.lc.coders``."""
+    """The functions that each module of ``mvc.lossy.lc.coders`` has."""
 
     def encode(self, symbols: Symbols, alphabet: int) -> Parts: ...
 
@@ -83,9 +84,9 @@ class Coder(Stage, frozen=True):
 class Promote(Stage, frozen=True):
     """lossy: keeps the 2^X - 1 largest exponents, or as many as a bound allows
 
-    A *bucket* has the changes of one sign and exponent. Exactly one number is set. ``bits``: X.
-    ``budget``: as many buckets as fit into this share of the raw bytes. ``error``: as few buckets
-    as possible, with a relative error of the delta of at most this number.
+    A *bucket* has the changes of one sign and exponent. One of three fields is set. ``bits``: X.
+    ``budget``: keep as many buckets as fit into this share of the raw bytes. ``error``: keep as few
+    buckets as possible, with a relative error of the delta of at most this number.
     """
 
     bits: int
@@ -111,10 +112,10 @@ class Promote(Stage, frozen=True):
 
 
 class LossyPipeline(Struct, frozen=True):
-    """The part of a pipeline that decides about a version and changes its weights.
+    """The stages of a pipeline that decide whether a version is saved, and that change weights.
 
-    If the pipeline is ``forward_only``, ``quantiser``, ``promote`` and ``coder`` make and store its
-    steps (lossy deltas of tensors).
+    If the pipeline is ``forward_only``, ``quantiser``, ``promote`` and ``coder`` make and store
+    lossy deltas.
     """
 
     text: str
@@ -136,9 +137,9 @@ class LossyPipeline(Struct, frozen=True):
 
     @abstractmethod
     def levels(self) -> Sequence[LossyPipeline]:
-        """The pipeline without decisions, then finer and finer forms of it.
+        """Forms of the pipeline without decisions: as written, then finer and finer forms.
 
-        The last form is exact.
+        The last form changes no weights.
         """
 
 

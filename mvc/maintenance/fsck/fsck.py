@@ -1,8 +1,8 @@
-"""fsck: read every byte of the repository, name the damage and the versions it affects.
+"""fsck: reads every byte of the repository, and lists damage and the versions that it affects.
 
-Checks the format file, the journal (module ``journal``), the packs with the stored data (``packs``)
-and the versions (``versions``), in this order. The journal has one entry for each operation. The
-last check compares the index, which can be rebuilt, with journal and packs.
+Checks the format file; the journal, a file with one entry for each operation (module ``journal``);
+the packs, the files with stored data (module ``packs``); and the versions (module ``versions``). If
+journal and packs are intact, compares the index with journal and packs.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from mvc.types import Counted, Progress
 
 __all__ = ["FsckReport", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
-_NOTED = 10  # the most versions without weights that notes name
+_NOTED = 10  # maximum number of versions with dropped weights that the notes list
 
 
 def fsck(store: Store, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
     """Checks the whole repository and changes nothing.
 
-    Ignores journal entries that are appended after the start. ``full``: recovers and hashes every
-    object (tensor or manifest), too, with up to 1 GiB of contents in memory. ``progress`` counts
-    bytes of packs and, with ``full``, of objects. If damage is found while the repository is
-    rewritten, or while a writer withdraws the last entry after a failure, the check is repeated.
+    ``full``: recovers and hashes every object (tensor or manifest), too, with up to 1 GiB of
+    tensors in memory. ``progress`` counts bytes of packs and, with ``full``, of objects. The check
+    is repeated if it finds damage, but another process has meanwhile rewritten the repository or
+    withdrawn the last journal entry.
     """
     return check(store, full=full, progress=progress)[0]
 
@@ -140,8 +140,7 @@ def _of_format(snapshot: Snapshot) -> Iterator[Problem]:
 def _merged(of_packs: Sequence[Problem], versions: VersionCheck) -> list[Problem]:
     """The problems of packs and versions.
 
-    If a payload (stored data) is damaged and its object is lost for this reason, this is one
-    problem.
+    A damaged payload (stored data) and the object that is lost with this payload are one problem.
     """
     damaged = {id_.hex() for p in of_packs if p.kind == "payload" for id_ in p.ids}
     covered = {
@@ -172,7 +171,7 @@ def _forged(
     """
     for commit in commits:
         if commit.id in dropped_paths:
-            with suppress(DamagedData):  # reported as a problem of the manifest
+            with suppress(DamagedData):  # a damaged manifest is a separate problem
                 manifest = manifests.load(store, commit.manifest)
                 path = dropped_paths[commit.id]
                 recipe = attached_path("recipe.json") in manifest.attached_by_path
@@ -190,8 +189,7 @@ def _of_index(
 ) -> list[Problem]:
     """Checks that the index has exactly the keys that follow from journal and packs.
 
-    Ignores entries after byte ``end`` of the journal. Ignores the keys of deltas, because the base
-    of a delta may be in several entries.
+    Ignores the keys of deltas, and entries after byte ``end`` of the journal.
     """
     expected = entry_keys | {
         keys.BLOB + prefix + keys.number(offset)
@@ -261,15 +259,12 @@ def rebuild_index(store: Store) -> None:
     snapshot = store.snapshot
     snapshot.refresh()
     for _ in snapshot.entries():
-        pass  # raises if entries are lost that the old index names
+        pass  # raises DamagedData if entries are lost
     snapshot.rebuild_index()
 
 
 def lost_end(snapshot: Snapshot) -> Gap | None:
-    """The gap (lost entries) at the end of the journal, if the journal has no other gap; else None.
-
-    ``forget_index`` accepts such a loss of entries.
-    """
+    """The gap (lost entries) at the end of the journal, if it is the only gap; otherwise None."""
     gaps: list[Gap] = []
     for _ in snapshot.entries(lost=gaps.append):
         pass
@@ -278,10 +273,10 @@ def lost_end(snapshot: Snapshot) -> Gap | None:
 
 
 def forget_index(fs: FileSystem, folder: Path) -> None:
-    """Deletes the index of the repository folder ``folder`` (``.mvc``). Call it before opening.
+    """Deletes the index of the repository folder ``folder`` (``.mvc``).
 
-    This is for a journal that is older than its index (HistoryMissing), after the user has accepted
-    the loss of the newer entries. The next opening builds a new index.
+    Needed if the journal lacks entries that the index has (HistoryMissing), after the user has
+    accepted the loss of these entries. When the repository is opened again, a new index is built.
     """
     fs.unlink(folder / INDEX / CURRENT, missing_ok=True)
     fs.unlink(folder / HIGH_WATER_MARK, missing_ok=True)

@@ -1,8 +1,7 @@
 """Diff: compares two versions, or a version and files on disk, tensor by tensor.
 
-Hashes decide what differs (``mvc.repo.content.compare``). Only tensors that differ are read, piece
-by piece, to compute their distances (``mvc.repo.diff.distance``). The hashes of the read tensors
-are verified.
+Hashes decide what differs (``mvc.repo.content.compare``). Only tensors that differ are read, to
+compute their distances (``mvc.repo.diff.distance``).
 """
 
 from __future__ import annotations
@@ -57,12 +56,11 @@ _V = TypeVar("_V")
 class Diff(Struct, frozen=True):
     """``a``, ``b``: names of the old and the new side. ``files``: all files, sorted by path.
 
-    ``from_head``: paths of states committed from Python and of imported files that were never
-    written to the working folder. These paths count as equal to HEAD. ``metrics``, ``params``:
-    values (old, new) that differ between two versions, by name; a missing value is None.
-    ``relations``: maps the path of each model of the new side to its relation to the old side. The
-    relation is *base* if the model shares no tensor with that side. ``unmeasured``: maps paths to a
-    reason why distances are unknown (the weights were dropped).
+    ``from_head``: paths of states that were committed from Python, or imported, and were never
+    written to the working folder. These paths count as equal to HEAD. ``metrics``, ``params``: map
+    names to (old value, new value), if the two differ. A missing value is None. ``relations``: maps
+    the path of each model of the new side to its relation to the old side. ``unmeasured``: maps
+    paths of files whose weights were dropped to a message. Their distances are unknown.
     """
 
     a: str
@@ -159,11 +157,10 @@ def _differing(
 class DiffSource(Struct, frozen=True):
     """One side of a diff: a version, the working folder, or a file or folder on disk.
 
-    ``label``: the name of the side in the output. ``places``: locations of files on disk; all other
-    files are decoded from the repository. ``single``: the side is one file, which may be compared
-    with a path of another name. ``on_disk``: the side is a file or folder that the caller named.
-    ``from_head``: paths of the working folder that count as equal to HEAD. ``commit``: the commit
-    of the version.
+    ``label``: the name of the side in the output. ``places``: maps paths in ``entries`` to files on
+    disk. All other files are decoded from the repository. ``single``: the side is one file, which
+    may be compared with a path of another name. ``on_disk``: the side is a file or folder that the
+    caller named. ``from_head``: paths that count as equal to HEAD.
     """
 
     store: Store
@@ -177,9 +174,10 @@ class DiffSource(Struct, frozen=True):
 
     @contextmanager
     def open(self, entry: FileEntry) -> Iterator[tuple[Read, Callable[[], bytes]]]:
-        """A ``with`` block with two functions, which read the contents and the skeleton of a file.
+        """Yields two functions, which read the contents and the skeleton of a file.
 
-        Raises SourceChanged if the file changed on disk meanwhile.
+        Contents are the bytes of tensors. The skeleton is all other bytes. Raises SourceChanged if
+        the file on disk has changed.
         """
         from mvc.adapters.opening import open_file
 
@@ -204,7 +202,10 @@ class DiffSource(Struct, frozen=True):
             yield parsed.read, parsed.skeleton
 
     def types(self, entry: FileEntry | None) -> Mapping[str, str]:
-        """Maps the keys of tensors to their quantisation. Raises the errors of ``open``."""
+        """Maps keys of quantised tensors of a GGUF file to their types. Empty for other formats.
+
+        Raises the errors of ``open``.
+        """
         if entry is None or entry.format != "gguf":
             return {}
         with self.open(entry) as (_, skeleton):
@@ -378,7 +379,7 @@ def _with_distances(
 
 
 def comparable(row: TensorDiff) -> bool:
-    """Whether distances of a tensor are defined, and unknown because its hashes differ."""
+    """Whether a tensor has the same shape on both sides, and its distances must be computed."""
     old, new = row.old_spec, row.new_spec
     same_shape = old is not None and new is not None and old.shape == new.shape
     return same_shape and row.changed_share is None
@@ -387,7 +388,7 @@ def comparable(row: TensorDiff) -> bool:
 def measured(
     old: DiffSource, x: FileEntry, new: DiffSource, y: FileEntry, *, rows: Iterable[TensorDiff]
 ) -> Iterator[Distance]:
-    """The distances of ``rows`` between the file ``x`` of ``old`` and the file ``y`` of ``new``.
+    """The distance of each tensor in ``rows`` between file ``x`` of ``old`` and ``y`` of ``new``.
 
     Raises WeightsDropped, DamagedData, SourceChanged.
     """

@@ -37,7 +37,7 @@ class ManifestStream:
         cached_bytes: int = 16 * MIB,
         recovery: Recovery | None = None,
     ) -> None:
-        """``cached``, ``cached_bytes``: how many manifests and bytes the cache may have.
+        """``cached``: maximum number of cached manifests. ``cached_bytes``: maximum total size.
 
         ``recovery``: the object that decodes the manifests (default: ``store.recovery``).
         """
@@ -48,9 +48,10 @@ class ManifestStream:
         self._size = 0
 
     def load(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> Manifest:
-        """One manifest. ``codings``: the manifest's stored forms (default: all in the index).
+        """One manifest. Raises DamagedData.
 
-        Raises DamagedData.
+        A coding says where and how the manifest is stored: in full or as a patch. ``codings``: the
+        codings to try (default: all codings in the index).
         """
         return Manifest.decode(self.read(id_, codings))
 
@@ -66,8 +67,8 @@ class ManifestStream:
     ) -> bytes | None:
         """The encoded manifest, if it is stored in full or as a patch of a cached manifest.
 
-        Otherwise None. ``packs``: reads the packs, which are files with stored data (default: the
-        packs of the snapshot).
+        Otherwise None. ``packs``: the reader of the packs, the files with stored data (default: the
+        reader of ``store.snapshot``).
         """
         for step in codings:
             data = self._decoded(step, packs or self._store.snapshot.packs)
@@ -76,7 +77,10 @@ class ManifestStream:
         return None
 
     def _decoded(self, step: PathStep, packs: PackReader) -> bytes | None:
-        """The manifest of a stored form, or None. The caller's hash check detects a wrong base."""
+        """Decodes one coding of a manifest. Returns None if its base is not cached, or on damage.
+
+        The caller must check the hash of the manifest.
+        """
         member = step.member
         if member.coding.transform != "patch" or member.nbytes > MAX_MANIFEST:
             return None

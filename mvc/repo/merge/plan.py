@@ -1,7 +1,7 @@
 """Plans a three-way merge: for each file and tensor, which version's value to use.
 
-Triples are always (base, ours, theirs). Only headers of files are read, to compute the layout of a
-file whose tensors come from both sides.
+Triples are always (base, ours, theirs). The base is the common ancestor. Tensors are compared by
+their hashes, and are not read.
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ OURS, THEIRS = 1, 2
 _SIDES = {"ours": OURS, "theirs": THEIRS}
 _HOWS = ("mean", "ours", "theirs", "sum")
 _NEW_LAYOUTS = frozenset({"safetensors", "state"})
-"""Formats in which everything except tensors is metadata."""
+"""Formats for which mvc can write a new header, if a merged file has tensors of both sides."""
 
 _Sum: TypeAlias = tuple[tuple[BlobId, ...], tuple[float, ...]]
 """Contents (tensor data) and their weights in a sum; empty if there is no sum."""
 _Chosen: TypeAlias = dict[str, tuple[LogicalTensor, Content, _Sum]]
-"""Maps names to a tensor of one side, its content, and the sum that replaces this content."""
+"""Maps names to: the tensor of one side, its content, and the sum to store instead, if any."""
 
 
 class Strategy(Struct, frozen=True):
-    """How to resolve conflicts: rules ``HOW`` or ``PATTERN=HOW``. ``scale``: factor of ``sum``."""
+    """How to resolve conflicts: rules ``HOW`` or ``PATTERN=HOW``.
+
+    ``scale``: the factor X of ``sum``, which is the base plus X times the change of each side.
+    """
 
     rules: tuple[str, ...]
     scale: float
@@ -65,7 +68,7 @@ class Strategy(Struct, frozen=True):
         return {rule.rpartition("=")[2]: rule for rule in self.rules}
 
     def of(self, *names: str) -> list[str]:
-        """The rules whose pattern matches one of ``names``. The last of these rules counts."""
+        """The rules whose pattern matches one of ``names``. The last matching rule counts."""
         return [
             rule
             for rule in self.rules
@@ -86,10 +89,10 @@ class Conflict(Struct, frozen=True):
 
 
 class MergePlan(Struct, frozen=True):
-    """``files``: maps paths to files that replace our files. None removes the path.
+    """``files``: maps changed paths to new files. A removed path is mapped to None.
 
-    Paths with conflicts are not in ``files``. ``used``: the rules that match a conflict, including
-    conflicts that the rules resolve.
+    ``conflicts``: files and tensors that both sides changed and no rule resolves. ``files`` does
+    not have their paths. ``used``: the rules that match a file or tensor that both sides changed.
     """
 
     files: dict[str, FileEntry | StateFile | None] = field(default_factory=dict)
@@ -100,7 +103,7 @@ class MergePlan(Struct, frozen=True):
 def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -> MergePlan:
     """Plans the merge of the third version into the second. The first version is the base.
 
-    If one path would be a folder of another path, these two paths are conflicts.
+    If the merge would need both a file ``a`` and a file ``a/b``, both paths are conflicts.
     """
     plan, paths = MergePlan(), {path for version in versions for path in version.by_path}
     three = {path: [version.by_path.get(path) for version in versions] for path in sorted(paths)}
@@ -135,7 +138,8 @@ def _settle(
 ) -> str:
     """The strategy for a file or tensor that changed on both sides.
 
-    If no usable strategy matches, adds a conflict to ``plan`` and returns an empty text.
+    ``usable``: the strategies that are possible for this file or tensor. If the rules choose none
+    of these, adds a conflict to ``plan`` and returns an empty text.
     """
     rules = strategy.of(path, *([] if key is None else [key, f"{path}:{key}"]))
     plan.used.update(rules)
@@ -164,15 +168,15 @@ def _combine(
     ours: FileEntry,
     theirs: FileEntry,
 ) -> StateFile | None:
-    """A file that is merged by tensor. None if a side has no tensors, or if no layout fits."""
+    """Merges a file tensor by tensor. None if a side has no tensors, or if no layout fits."""
     tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
-    # The skeleton of a file is all bytes outside of tensors. If these include checksums of tensors,
-    # the skeletons always differ and are not compared.
+    # The skeleton of a file is all bytes outside of tensors. Skeletons that contain checksums of
+    # tensors always differ, so they are not compared.
     beside = _side(
         *(entry and outside_tensors(entry)[bool(entry.checks) :] for entry in (base, ours, theirs))
     )
     if not beside and ours.format not in _NEW_LAYOUTS:
-        return None  # bytes outside of tensors may be numbers to merge
+        return None  # bytes outside of tensors cannot be merged
     chosen, scale = _Chosen(), strategy.scale
     sums = {"mean": (0.5, 0.5), "sum": (1 - 2 * scale, scale, scale)}
     for key in dict.fromkeys((*tensors[OURS], *tensors[THEIRS])) if all(tensors[1:]) else ():
@@ -198,7 +202,10 @@ def _combine(
 def _layouts(
     store: Store, first: FileEntry, ours: FileEntry, theirs: FileEntry, *, chosen: _Chosen
 ) -> Iterator[tuple[FileEntry, bytes | None]]:
-    """Yields layouts for the chosen tensors, best first. A new layout comes with its header."""
+    """Yields file layouts to try for the chosen tensors: of existing files, then a new layout.
+
+    The second value is the header of a new layout, otherwise None.
+    """
     yield from ((entry, None) for entry in (first, ours, theirs))
     if ours.format == theirs.format and ours.format in _NEW_LAYOUTS:
         order = sorted(chosen.values(), key=lambda choice: -choice[0].spec.width)
@@ -221,10 +228,10 @@ def _layouts(
 def _filled(
     store: Store, layout: FileEntry, skeleton: bytes | None, chosen: _Chosen
 ) -> StateFile | None:
-    """A file with the chosen tensors in this layout.
+    """A file with the chosen tensors in this layout; None if the layout does not fit.
 
-    None if names, specs or views differ between the chosen tensors and the layout's tensors, or if
-    tensors that share their data in the layout have different values.
+    The layout must have tensors of the same names, specs and views. Tensors that share their data
+    in the layout must have the same values.
     """
     slots = {t.key: (t.spec, t.view, layout.contents[t.content].spec) for t in layout.tensors}
     if slots != {key: (t.spec, t.view, content.spec) for key, (t, content, _) in chosen.items()}:

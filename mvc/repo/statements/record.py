@@ -1,8 +1,8 @@
-"""Records that a version went live, or that a deployment does not count.
+"""Records deployments (a version went live) and retractions (a deployment does not count).
 
-Both are statements (immutable records with the same bytes in every repository), and contain the id
-of the deployment that was live before. A push compares this id with the live deployment of the
-remote.
+Deployments and retractions are statements: immutable records with the same bytes in every
+repository. Each statement contains the id of the deployment that was live before. A push compares
+this id with the live deployment of the remote.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mvc.store.store import Store
 from mvc.times import format_time, whole_second
 
 Send = Callable[[Entry], Callable[[Recorded], None]]
-"""Sends an entry to a remote. Returns a function to call when the entry is recorded here."""
+"""Sends an entry to a remote. Returns a function to call when the entry is recorded locally."""
 _TRIES = 3
 
 
@@ -50,12 +50,12 @@ def publish(
     release: Callable[[], None] | None = None,
     send: Send | None = None,
 ) -> Recorded:
-    """Records the entry that ``make`` returns for a moment, with its signatures.
+    """Signs and records a journal entry. ``make`` returns the entry for a time.
 
-    The entry is signed without a lock. Then ``make`` runs again under the journal's lock. If
-    ``make`` now returns an entry that differs from the signed entry, the new entry is signed
-    without a lock, and so on. After three attempts, the entry is signed under the lock. ``send``:
-    sends the entry to a remote first. If sending fails, nothing is recorded.
+    The entry is signed before the journal is locked. Under the lock, ``make`` runs again. If the
+    new entry differs from the signed entry, the lock is released, and the new entry is signed.
+    After three attempts, the entry is signed under the lock. ``send``: sends the entry to a remote
+    first. If sending fails, nothing is recorded.
     """
 
     def drafted(moment: int) -> Entry:
@@ -104,7 +104,7 @@ def deploy(
     """Records durably that a version went live, by default now.
 
     A version whose state is not stored, or whose weights are dropped, can be deployed only at a
-    past time. ``against``: how the remote's record differs. ``send``: see ``publish``. Raises
+    past time. ``against``: how the remote's deployments differ. ``send``: see ``publish``. Raises
     InvalidName, InvalidTime, UnknownRevision, StateForgotten, WeightsDropped, CannotSign. Unless
     ``anyway``, raises TargetProtected, and BadModelFile if a file is missing or invalid.
     """
@@ -154,10 +154,10 @@ def retract(
 ) -> Deployed:
     """Records that a deployment does not count. The record of the deployment remains.
 
-    Selects the newest deployment on the target. ``commit``: only deployments of this version.
-    ``time_ns``: only deployments at this time. If no deployment has exactly this time, a deployment
-    less than a second earlier is selected. Raises UnknownTarget, UnknownRevision, NoDeployment,
-    CannotSign; TargetProtected unless ``anyway``.
+    Selects the newest deployment on the target. If ``commit`` is not None, selects only among
+    deployments of this version. If ``time_ns`` is not None, selects only among deployments at this
+    time or, if there are none, less than a second before. Raises UnknownTarget, UnknownRevision,
+    NoDeployment, CannotSign; TargetProtected unless ``anyway``.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
@@ -193,7 +193,7 @@ def _to_retract(
     else:
         newest = reversed(of_commit(snapshot, commit))
     retracted: Deployed | None = None
-    near: Deployed | None = None  # the command line shows times rounded up to seconds
+    near: Deployed | None = None  # a user may pass the time as shown, rounded up to seconds
     if against.without:  # deployments that the remote lacks come first
         newest = iter(sorted(newest, key=lambda d: d.id not in against.without))
     for deployed in newest:

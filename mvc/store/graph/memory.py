@@ -1,7 +1,7 @@
-"""A storage graph in memory, for records that are not in the index.
+"""A storage graph in memory, for stored objects that are not in the index.
 
-The nodes of a storage graph are objects (the bytes of a tensor, for example). A delta from one
-object, the base, to another is an edge (``mvc.store.graph.search``).
+The nodes of a storage graph are objects (the bytes of a tensor, for example). An edge is a delta
+from one object, the base, to another object (``mvc.store.graph.search``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from mvc.store.snapshot import Snapshot
 
 
 class MemoryGraph(Graph):
-    """A graph of the codings passed to ``add``. ``name`` registers an object without a coding.
+    """A graph that is built by calls of ``add`` and ``name``.
 
-    A coding says how an object is stored: in full, or as a delta from a base.
+    A coding says how an object is stored: in full, or as a delta from a base. ``add`` adds a
+    coding. ``name`` registers an object without a coding.
     """
 
     def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
@@ -30,8 +31,8 @@ class MemoryGraph(Graph):
     def name(self, id_: bytes) -> None:
         """Registers the id of an object.
 
-        A record names its base by the first bytes of the base's id. If several registered ids begin
-        with these bytes, they mean the id that was registered first.
+        A delta names its base by the first bytes of the base's id. If several registered ids begin
+        with these bytes, the base is the object that was registered first.
         """
         self._named.setdefault(id_[:BASE_BYTES], id_)
 
@@ -55,10 +56,9 @@ class MemoryGraph(Graph):
 
 
 class LooseGraph(MemoryGraph):
-    """Has all records of a snapshot, even deltas whose bases are not stored.
+    """A graph of all records of a snapshot, even of deltas whose bases are not stored.
 
-    ``know`` registers objects that these records do not contain. These may be stored elsewhere, or
-    be bases that are recovered by undoing a delta.
+    ``know`` registers the ids of objects that no record contains.
     """
 
     def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
@@ -77,13 +77,13 @@ class LooseGraph(MemoryGraph):
     def reached(self, available: Iterable[bytes]) -> set[bytes]:
         """The objects that can be recovered if the bytes of ``available`` are known.
 
-        The pieces of a large object (32 MiB each) are not distinguished.
+        Large objects are stored in pieces of 32 MiB. The pieces of an object are not distinguished.
         """
         reachable = {
             *available,
             *(id_ for id_, steps in self._to.items() if not steps[0].member.base),
         }
-        leads: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}  # (object, its missing needs)
+        leads: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}  # (object, all objects it lacks)
         for id_, steps in self._to.items():
             for member in (step.member for step in steps if step.member.base):
                 needs = {self._named[name] for name in member.needs if name in self._named}

@@ -1,19 +1,19 @@
 """Stores the contents of files: hashes the contents and encodes those that the repository lacks.
 
-A content is the bytes of one tensor. If it has at most one piece (32 MiB), it is read once. A
-larger content is read twice: to hash it, and to encode it. If the readings differ, SourceChanged is
-raised.
+A content is the bytes of one tensor. A content of at most 32 MiB (one piece) is read once. A larger
+content is read twice: to hash it, and to encode it. If the content has changed between the
+two readings, SourceChanged is raised.
 
-The base of a new content, from which its delta is computed, is the first of these that exists:
+A new content is stored as a delta from its base. The base is the first of these that exists:
 
 - the *master*: a tensor of higher precision in the same commit, of which the content is a rounded
   copy (``PrecisionCopies``);
 - the previous version of the tensor in memory (``BaseCache``);
 - the stored content that the caller has chosen (``Origin``).
 
-A *unit* is a parameter and its optimizer states. If optimizer steps predict a unit, its tensors are
-stored together, before the remaining contents of their files (``put_units``). A *run* is
-consecutive predicted versions of a unit.
+A *unit* is a parameter and its optimizer states. If the optimizer's step predicts the new version
+of a unit from the previous version, ``put_units`` stores the tensors of the unit together. A *run*
+is consecutive predicted versions of a unit. ``put`` stores all other contents.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
 
-_MANY = 1000  # contents of a file that is stored without Python's garbage collector
+_MANY = 1000  # files with more contents are stored without Python's garbage collector
 
 
 class ContentWriter:
@@ -69,10 +69,9 @@ class ContentWriter:
         self._joined: tuple[Storing, ...] = ()  # files whose contents were stored together
 
     def put(self, storing: Storing) -> list[BlobId]:
-        """Stores every content of a file; returns the ids of the contents.
+        """Stores every content of a file. Returns the ids of the contents. Raises SourceChanged.
 
-        If ``storing.last`` is not None, this cache has the new version afterwards. Raises
-        SourceChanged.
+        The cache ``storing.last``, if any, has the new version afterwards.
         """
         file, last, ids = storing.file, storing.last, storing.ids
         specs = [content.spec for content in file.contents]
@@ -99,8 +98,8 @@ class ContentWriter:
     ) -> None:
         """Stores the units that are predicted, or whose previous version was predicted.
 
-        All other units are left to ``put``, which must be called afterwards. ``files``: by path.
-        ``parent``: the version one optimizer step before.
+        Call ``put`` for each file afterwards: it stores all other contents. ``files``: maps paths
+        to files. ``parent``: the version one optimizer step before.
         """
         self._joined = tuple(files.values())
         members = [self._members(unit, files, parent) for unit in units]
@@ -137,7 +136,7 @@ class ContentWriter:
         return members if len(specs) == 1 and predictable else {}
 
     def _older(self, storing: Storing, i: int, old: Content) -> Base:
-        """A content of the previous version as a base: in memory, or stored."""
+        """The content ``old`` of the previous version as a base, from memory if it is cached."""
         name, spec, last = storing.origins[i].name, storing.file.contents[i].spec, storing.last
         cached = last.base(name, spec) if last is not None else None
         if cached is not None and cached.id == old.id:
@@ -169,7 +168,10 @@ class ContentWriter:
         self.objects.make_room(max(read, recovered) * length)
 
     def _steps(self, members: Mapping[str, UnitMember], start: int) -> Steps:
-        """The pieces at ``start`` of the unit's tensors, in both versions. Raises DamagedData."""
+        """The pieces at ``start`` of a unit's tensors, in the new and in the previous version.
+
+        Raises DamagedData.
+        """
         return Steps(
             {
                 n: BasePiece(bytes(m.id), m.piece(start, self.objects.allocate))
@@ -179,10 +181,7 @@ class ContentWriter:
         )
 
     def _load(self, member: UnitMember) -> None:
-        """Computes the id of a content.
-
-        If the content has only one piece, keeps its bytes in memory.
-        """
+        """Computes the id of a content. Keeps the bytes of a content of one piece in memory."""
         file, i, spec = member.storing.file, member.content, member.spec
         borrowed = file.borrow(i)
         if borrowed is not None:
@@ -196,7 +195,7 @@ class ContentWriter:
         member.id = file.ids[i] if file.ids else blob_id(spec, member.data, parallel=True)
 
     def _older_pieces(self, members: Mapping[str, UnitMember], start: int) -> dict[str, BasePiece]:
-        """The pieces at ``start`` of the previous version, by name. Raises DamagedData."""
+        """Maps names to pieces at ``start`` of the previous version. Raises DamagedData."""
         bases = {name: member.base for name, member in members.items()}
         stored = {name: base for name, base in bases.items() if isinstance(base, StoredBase)}
         data = {name: base.piece(start) for name, base in bases.items() if name not in stored}
@@ -211,11 +210,10 @@ class ContentWriter:
     def _announce(
         self, members: Mapping[str, UnitMember], rules: Rules | None, *, keep_previous: bool
     ) -> None:
-        """Calls ``objects.begin`` for the new contents, first for inputs of predictions.
+        """Calls ``objects.begin`` for the new contents of a unit, first for inputs of predictions.
 
-        In this order, no content is predicted from itself, even if two contents are equal.
-        ``keep_previous``: as for ``BaseCache.replace``. If the input of a rule is stored already,
-        it is hashed again before publishing, like a new content.
+        Because of this order, no content is predicted from itself, even if two contents are equal.
+        ``keep_previous``: as for ``BaseCache.replace``.
         """
         read = rules.inputs if rules is not None else frozenset[str]()
         for name in reversed(put_order(members, rules)):
@@ -232,6 +230,7 @@ class ContentWriter:
                     )
             elif last is not None and member.base.id == id_ and member.data is not None:
                 last.unchanged(name, id_, member.spec, member.data)
+            # Bytes in the caller's memory are hashed again later, to detect changes by the caller.
             if member.borrowed and (member.wanted or is_read):
                 storing.borrow(i, id_, is_copied=member.next_base is not None)
             self._note(storing, i, id_)
@@ -244,7 +243,7 @@ class ContentWriter:
         *,
         first: Steps | None,
     ) -> None:
-        """Stores the contents piece by piece. ``first``: their pieces at offset 0, if known."""
+        """Stores the contents of a unit piece by piece. ``first``: the first pieces, if known."""
         spec, objects = next(iter(members.values())).spec, self.objects
         hashers = {name: BlobHasher(spec) for name, m in members.items() if m.data is None}
         for start, length in pieces(spec):
@@ -252,7 +251,7 @@ class ContentWriter:
                 self._make_unit_room(members, length)
             steps = None if start else first
             if rules is not None and start:
-                with suppress(DamagedData):  # after a failure, the pieces are not predicted
+                with suppress(DamagedData):  # if the base is damaged, nothing is predicted
                     steps = self._steps(members, start)
             for name in put_order(members, rules):
                 member = members[name]
@@ -275,7 +274,7 @@ class ContentWriter:
     def put_skeleton(self, id_: BlobId, data: bytes, old: FileEntry | None) -> None:
         """Stores a skeleton, the bytes of a file outside its tensors.
 
-        ``old``: the file in the parent.
+        ``old``: the file in the parent commit.
         """
         objects, spec = self.objects, TensorSpec("raw", (len(data),))
         if objects.holds(id_):
@@ -294,7 +293,7 @@ class ContentWriter:
             objects.put(Piece(id_, spec, start, part), base)
 
     def forget(self, file: ParsedFile) -> None:
-        """Call it before closing a file, because its tensors cannot be used as bases afterwards."""
+        """Call this method before you close a file. Its tensors will not be used as bases."""
         self._copies.forget(file)
 
     def _note(self, storing: Storing, i: int, id_: BlobId) -> None:
@@ -367,7 +366,7 @@ class ContentWriter:
         return id_
 
     def _large(self, storing: Storing, i: int) -> BlobId:
-        """Reads the content twice, to compute its id and to encode it. Hashes both readings."""
+        """Stores a content of several pieces. Reads it twice: to hash it, and to encode it."""
         file = storing.file
         spec = file.contents[i].spec
         self.objects.make_room(PIECE)
@@ -405,8 +404,9 @@ def _source_changed(path: str) -> SourceChanged:
 def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
     """The order in which the contents are stored.
 
-    Masters come before their copies in lower precision. If all contents fit into the memory of one
-    piece, the largest come first, so that these are encoded while the rest is hashed.
+    Masters come before their copies in lower precision. If all contents together have at most the
+    size of one piece, larger contents come before smaller ones, so that threads encode the large
+    contents while this thread hashes the small ones.
     """
     at_once = total <= PIECE
     return sorted(
@@ -416,6 +416,6 @@ def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
 
 
 def _blame_modified(files: Iterable[Storing]) -> None:
-    """After a failed encoding, raises SourceChanged if the caller has modified a tensor."""
+    """Called after a failed encoding. Raises SourceChanged if the caller has modified a tensor."""
     for storing in files:
         storing.prove(storing.borrowed)

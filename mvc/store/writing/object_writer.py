@@ -1,11 +1,11 @@
-"""Writes objects: chooses their bases and codings, and encodes their chunks in parallel.
+"""Writes objects into packs (files with stored data): in full, or as deltas from stored objects.
 
 An object is a content (the bytes of one tensor), a skeleton (the bytes of a file outside its
-tensors) or a manifest (a list of a version's files). It is divided into pieces of 32 MiB, and a
-piece into chunks of 1 MiB. A *coding* says how a piece is encoded. Encoded bytes are decoded and
-compared with the original before they are appended. In a large operation, this is done only for a
-sample of the chunks (``proof.Sampling``). ``RecordsInFlight`` collects pieces into records and
-appends the records to a pack.
+tensors) or a manifest (the list of a version's files). An object is divided into pieces of 32 MiB,
+and a piece into chunks of 1 MiB. For each piece, ``ObjectWriter`` chooses a *base* (the object from
+which a delta is computed) and a *coding* (how the piece is encoded). Threads encode the chunks in
+parallel. Encoded chunks are decoded and compared with the original before they are written. If a
+commit is large, only a sample of the chunks is compared (``proof.Sampling``).
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
 
 
 class _Room(Struct):
-    """Memory for pieces and their bases. ``used_by``: pieces that are encoded from this memory.
+    """Memory for pieces and for their bases.
 
-    ``puts``: calls of ``put`` that run in another thread. ``put``: bytes of their pieces. A failed
-    call stays in the list, so that every wait raises its error again.
+    ``used_by``: the pieces that are encoded from this memory. ``puts``: calls of
+    ``ObjectWriter._put`` in another thread. A failed call stays in ``puts``, so that ``catch_up``
+    always raises the error of this call. ``put``: total length of the pieces of these calls.
     """
 
     read: Arena = field(default_factory=partial(Arena, 2 * PIECE))
@@ -89,7 +90,7 @@ class _Room(Struct):
         return max(self.read.used, self.bases.used, self.put)
 
     def catch_up(self) -> None:
-        """Waits until all pieces have a coding and the encoding of their chunks has begun."""
+        """Waits for the calls in ``puts``, which choose codings and start to encode chunks."""
         for put in self.puts:
             put.result()
         self.puts.clear()
@@ -109,8 +110,7 @@ class _Room(Struct):
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
-    Memory from ``allocate``, and the memory of recovered bases, is in use until the pieces in it
-    are encoded. ``policy``: how objects are stored.
+    ``policy`` says how objects are stored.
     """
 
     def __init__(
@@ -125,32 +125,29 @@ class ObjectWriter:
     ) -> None:
         self._graph = graph
         self._recovery = recovery
-        self.sequence = graph.next_sequence  # of the operation that will publish the objects
+        self.sequence = graph.next_sequence  # number of the operation that will publish the objects
         self._packs = packs
         self._pool = pool
         self.policy = policy
         self._sampling = Sampling(self.sequence)
         self._added: set[bytes] = set()
         self.bases: set[bytes] = set()  # stored objects used as bases or inputs
-        self._meanings: dict[bytes, bytes] = {}  # ids of added objects by their first bytes
+        self._meanings: dict[bytes, bytes] = {}  # maps first bytes of ids to ids of added objects
         self._records = RecordsInFlight(packs, arenas, self.sequence)
         self._room, self._before = _Room(), _Room()
-        self._coding = self._room  # has the piece whose coding is chosen now
+        self._coding = self._room  # memory of the piece whose coding is being chosen
         self._coder: ThreadPoolExecutor | None = None
-        self._earlier: StoredBase | None = None  # the older version that was a base most recently
+        self._earlier: StoredBase | None = None  # the object that ``_older`` read most recently
 
     def allocate(self, length: int) -> memoryview:
-        """Memory for a piece, which must be passed to ``put`` before the next ``make_room``."""
+        """Memory for a piece. Pass the piece to ``put`` before the next call of ``make_room``."""
         return self._room.read.allocate(length)
 
     def _base_room(self, length: int) -> memoryview:
         return self._coding.bases.allocate(length)
 
     def make_room(self, length: int) -> None:
-        """Waits until there is memory for a piece of ``length`` bytes, and for its base.
-
-        Meanwhile, earlier pieces are encoded.
-        """
+        """Waits until there is memory for a piece of ``length`` bytes, and for its base."""
         if self._room.used + length <= PIECE:
             return
         if self._records.needs_raw:
@@ -166,7 +163,11 @@ class ObjectWriter:
         return id_ in self._added
 
     def wants(self, id_: bytes) -> bool:
-        """Whether a content must be written: it is new, or a reset point needs it in full."""
+        """Whether a content must be written.
+
+        True if the content is new. In a reset point (a version that is stored in full), also true
+        if the content is stored only as a delta.
+        """
         if not self.holds(id_):
             return True
         return self.policy.reset and not self.added(id_) and not self._is_full(id_)
@@ -185,9 +186,10 @@ class ObjectWriter:
         return bytes(self._recovery.blob(id_, spec))
 
     def stored_pieces(self, bases: Sequence[StoredBase], start: int) -> list[memoryview]:
-        """The piece at ``start`` of each base. A payload that several bases share is decoded once.
+        """The piece at ``start`` of each base.
 
-        Raises DamagedData, or EncodingFailed as ``StoredBase.piece`` does.
+        A delta from which several of these pieces are recovered is decoded only once. Raises
+        DamagedData and EncodingFailed, as ``StoredBase.piece``.
         """
         self._catch_up()
         outs = {bytes(base.id): base.room(start) for base in bases}
@@ -198,7 +200,7 @@ class ObjectWriter:
         return [base.proven(start, outs[bytes(base.id)]) for base in bases]
 
     def begin(self, id_: bytes) -> None:
-        """Announces a content, whose pieces are then passed to ``put``."""
+        """Announces a content. Then pass the pieces of the content to ``put``."""
         self._added.add(id_)
         self._meanings.setdefault(id_[:BASE_BYTES], id_)
 
@@ -210,12 +212,12 @@ class ObjectWriter:
         *,
         run: int | None = None,
     ) -> None:
-        """Adds one piece of a content. The caller must not modify its bytes until ``drain``.
+        """Adds one piece of a content. The caller must not modify the piece until ``drain``.
 
-        After encoding, the bytes are copied to ``next_base``, which may have the same buffer as
-        ``base``. ``run``: if the base is in a run (consecutive versions predicted by an optimizer's
-        steps), the operation that published the run's first version. For large pieces, another
-        thread recovers the base and chooses the coding.
+        ``next_base``: memory to which the piece is copied after encoding, as the base of the next
+        commit. It may be the memory of ``base``. A *run* is consecutive versions that an
+        optimizer's steps predict. ``run``: the number of the operation that published the first
+        version of the run of ``base``; None if ``base`` is in no run.
         """
         alone = next_base is not None or self.policy.pipeline.scope == "group"
         small, puts = len(piece.data) < CHUNK, self._room.puts or self._before.puts
@@ -223,6 +225,7 @@ class ObjectWriter:
             self._catch_up()
             self._put(piece, base, next_base, run=run)
             return
+        # Another thread recovers the base of a large piece, and chooses the coding.
         if self._coder is None:
             self._coder = ThreadPoolExecutor(1, thread_name_prefix="mvc-code")
         self._room.put += len(piece.data)
@@ -257,14 +260,15 @@ class ObjectWriter:
     ) -> None:
         """As ``put``, for a piece of a parameter or optimizer state.
 
-        ``base`` is the previous version. Without ``prediction``, the piece is stored as a plain
-        delta or in full. ``next_base`` is overwritten only after earlier pieces are encoded,
-        because its old bytes may be their input.
+        ``base``: the same piece of the previous version. ``inputs``: other pieces from which
+        ``prediction`` predicts the piece. Without ``prediction``, the piece is stored as a plain
+        delta or in full. ``next_base`` is overwritten only after all earlier pieces are encoded,
+        because earlier pieces may be predicted from the old bytes in ``next_base``.
         """
         self._catch_up()
         fits = [self._serves(source, piece) for source in (base, *inputs)]
         if prediction is not None and all(fits):
-            choices = [  # without an estimate of the size
+            choices = [  # 0.0: the encoded size is not estimated
                 Choice(
                     prediction.text, self.policy.pipeline, 0.0, width=prediction.width,
                     against=True, prediction=prediction,
@@ -285,6 +289,7 @@ class ObjectWriter:
     ) -> None:
         """Adds a complete content. ``source`` recovers the content and its base.
 
+        ``base``: the id and spec of the base.
         Raises DamagedData if the bytes of the content do not match its hash.
         """
         under = None
@@ -308,8 +313,9 @@ class ObjectWriter:
     def put_step(self, piece: Piece, origin: StepFrom, next_base: NextBase | None = None) -> None:
         """As ``put``, for a piece that is the sum of a stored piece and a lossy delta (``origin``).
 
-        Where a chain ends, the piece is stored in full. If the stored piece cannot be used as base,
-        ``put`` stores the piece.
+        A *chain* is the objects that are decoded one after another to recover an object. If the
+        chain of the stored piece is too long, the new piece is stored in full. If the stored piece
+        cannot be a base, the new piece is stored as by ``put``.
         """
         self._catch_up()
         base, size = self.stored(origin.base, piece.spec), len(piece.data)
@@ -353,7 +359,10 @@ class ObjectWriter:
     def put_bytes(
         self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
     ) -> None:
-        """Adds a complete skeleton or manifest, as a patch of ``base`` (an id and bytes)."""
+        """Adds a complete skeleton or manifest, in full or as a patch of an older one.
+
+        ``base``: the id and the bytes of the older skeleton or manifest.
+        """
         self._catch_up()
         self._added.add(id_)
         under: tuple[Link, ...] = ()
@@ -378,7 +387,7 @@ class ObjectWriter:
         return self._pool.submit(self._packs.push)
 
     def drain(self) -> None:
-        """Waits until everything is encoded; the caller may then reuse its buffers."""
+        """Waits until all pieces are encoded. Then the caller may modify the memory of pieces."""
         self._catch_up()
         self._records.drain()
         self._room.settle()
@@ -400,7 +409,7 @@ class ObjectWriter:
         self._records.close()
 
     def _catch_up(self) -> None:
-        """Waits for the pieces in the other thread, so that this thread can add the next piece."""
+        """Waits until the other thread has added its pieces. Then this thread may add a piece."""
         self._before.catch_up()
         self._room.catch_up()
         self._coding = self._room
@@ -412,21 +421,24 @@ class ObjectWriter:
         return source.id != piece.id and self._nameable(source.id)
 
     def _nameable(self, base: bytes) -> bool:
-        """Whether the first bytes of the id ``base`` mean this object, and not an older one."""
+        """Whether the first bytes of the id ``base`` name this object.
+
+        They name another object if the id of an older object begins with the same bytes.
+        """
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
     def _ends(self, chain: Sequence[Link], size: int) -> bool:
-        """Whether the version after ``chain``, of ``size`` bytes, must be stored in full."""
+        """Whether ``chain`` is too long for another delta, of a piece of ``size`` bytes."""
         long = self.policy.layout.ends(chain, self.sequence)
         return long or chain[-1].stored > self.policy.max_chain * size
 
     def _choose(
         self, piece: Piece, base: Base | None, run: int | None
     ) -> tuple[list[Choice], BasePiece | None]:
-        """The codings of a piece, and the base of its delta, if a delta is stored."""
+        """The codings with which a piece is stored; and the base, or None if no delta is stored."""
         spec, data, choices = piece.spec, piece.data, list[Choice]()
-        with suppress(DamagedData):  # after a damaged base, the piece is stored in full
+        with suppress(DamagedData):  # if a base is damaged, the piece is stored in full
             for under in self._candidates(piece, base, run):
                 if self._serves(under, piece):
                     assert base is not None
@@ -436,10 +448,11 @@ class ObjectWriter:
         return choices or choose(spec, data, None, None, policy=self.policy), None
 
     def _candidates(self, piece: Piece, base: Base | None, run: int | None) -> Iterator[BasePiece]:
-        """Possible bases, converted to the new content's dtype, the best first.
+        """Yields possible bases, best first, converted to the dtype of the new content.
 
-        The first candidate is the layout's choice. The second one is the previous version, unless
-        its chain is long or ends with a run (versions predicted by an optimizer's steps).
+        The layout (``policy.layout``) chooses the first base. The second base is the previous
+        version, unless the chain of the previous version is long or ends with a run (versions that
+        an optimizer's steps predict).
         """
         spec, start = piece.spec, piece.start
         if base is None or not self.policy.may_delta(spec) or not lines_up(base.spec, spec, start):
@@ -448,7 +461,7 @@ class ObjectWriter:
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self.policy.reset or layout.ends(chain, self.sequence)
         if ends and layout.is_near(chain, self.sequence):
-            return  # the piece is stored in full; an additional delta would shorten no path
+            return  # the piece is stored only in full
         plain = before_run(chain, run)
         if plain and base.spec.dtype == spec.dtype and not ends:
             link = layout.base(plain, self.sequence)
@@ -463,14 +476,14 @@ class ObjectWriter:
         yield BasePiece(base.id, converted(base.piece(start), base.spec, spec), chain, ends)
 
     def _older(self, base: Base, link: Link, start: int) -> memoryview:
-        """A piece of an object in the base's chain: from memory, or recovered and verified."""
+        """The piece at ``start`` of the object ``link`` in the base's chain."""
         if (piece := base.cached(link, start)) is not None:
             return piece
         if self._earlier is None or self._earlier.id != link.id or not start:
             self._earlier = None
             older = self.stored(BlobId(link.id), base.spec)
             if base.spec.nbytes > PIECE:
-                older.check()  # checks the shape, too, which records do not contain
+                older.check()  # verifies all pieces and the shape
             self._earlier = older
         return self._earlier.piece(start)
 
@@ -507,8 +520,8 @@ class ObjectWriter:
     ) -> list[Waiting]:
         """Adds the chosen codings of a piece to the open records.
 
-        ``keeps``: nothing else reads the buffer of ``next_base``. So each chunk is copied to this
-        buffer directly after its encoding, while the chunk is in the CPU cache.
+        ``keeps``: copy each chunk to ``next_base`` directly after encoding, while the chunk is in
+        the CPU cache. Allowed only if nothing else reads ``next_base``.
         """
         gathered: list[Waiting] = []
         for choice in choices:
@@ -536,7 +549,7 @@ class ObjectWriter:
         *,
         keeps: bool = False,
     ) -> None:
-        """Starts to encode the chunks of a piece. Pieces of a group are encoded together later."""
+        """Starts to encode the chunks of a piece. Pieces of a grouped coding are encoded later."""
         (new, against), pipeline, width = waiting.raw, choice.pipeline, waiting.width
         if choice.grouped:
             return

@@ -1,7 +1,7 @@
 """The states of the global random generators of torch, CUDA, numpy and Python.
 
-A generator that the program created is not included. Pass the state of such a generator as the
-position in the data (``Recorder.step(batch=...)``), or seed the generator again when you resume.
+Generators that the training program created itself are not included. Pass their states as ``batch``
+to ``Recorder.step``, or seed them again when you resume the training.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rng_state() -> dict[str, Any]:
 
 @contextmanager
 def same_rng() -> Iterator[None]:
-    """Resets all generators at the end of the block to their state at its start."""
+    """At the end of the ``with`` block, resets all generators to their states at its start."""
     before = rng_state()
     try:
         yield

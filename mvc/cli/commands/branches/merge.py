@@ -1,11 +1,10 @@
 """``mvc merge``.
 
 If only one side changed a tensor since the nearest common ancestor, the merge has this side's
-tensor. If both sides changed a tensor, or a file without tensors, this is a conflict. Strategies
-for tensors: mean of both sides; sum of the ancestor and X times each change; ours; theirs. Files
-need ours or theirs. If conflicts remain, mvc lists them and writes nothing. PATTERN selects tensors
-(NAME or PATH:NAME) or files. The last matching pattern counts. If HEAD is an ancestor of REV, the
-branch moves forward.
+tensor. If both sides changed a tensor, or a file without tensors, this is a conflict. Strategies:
+ours; theirs; for tensors only: mean of both sides; sum of the ancestor and X times each change. If
+conflicts remain, mvc lists them and writes nothing. PATTERN selects tensors (NAME or PATH:NAME) or
+files. The last matching pattern counts. If HEAD is an ancestor of REV, the branch moves forward.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The packs (files with records) of a mirror, which is the local repository for a bucket.
+"""Reads packs (files with stored data) from a bucket.
 
-Local files have only the headers of records. The bodies are read from the bucket.
+A pack consists of records. A record has a header, and a body with encoded data. A *mirror* is a
+local copy of the repository in the bucket, without bodies: the pack files of the mirror have only
+the headers. The bodies are read from the bucket.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from mvc.store.packs.records import (
 )
 from mvc.store.store import Store
 
-_RECORDS_AHEAD = 3  # number of records that are read ahead
-_SMALL_PACK = 1 << 20  # packs up to this number of bytes are read in one request
-_HEADERS = 4 << 20  # limit of bytes of headers per request
-_CACHED_BODIES = 48  # number of cached bodies of small packs
+_RECORDS_AHEAD = 3  # how many records are read ahead
+_SMALL_PACK = 1 << 20  # bytes; a pack that is not larger is read in one request
+_HEADERS = 4 << 20  # maximum number of bytes of headers in one request
+_CACHED_BODIES = 48  # maximum number of small packs whose bodies are cached
 _AHEAD_PACKS = 24
 _LOADED_TOGETHER = 256
 
@@ -40,11 +42,11 @@ Fetch = Callable[[int, int], bytes]
 
 
 def read_record(store: Store, header: RecordHeader, skip: int, length: int) -> bytes | None:
-    """``length`` bytes of the stored record with this header, after ``skip`` bytes.
+    """Reads ``length`` bytes of the record with this header from ``store``, after ``skip`` bytes.
 
-    None if this record is not stored.
+    None if ``store`` lacks the record.
     """
-    with suppress(MvcError):  # the bucket has the record, too
+    with suppress(MvcError):  # after an error, the record is read from the bucket
         for step in store.graph.codings(header.members[0].id, header.members[0].start):
             if step.header == header:
                 with store.fs.open_read(pack_path(store.folder / PACKS, step.pack)) as file:
@@ -64,7 +66,7 @@ class RemotePack(ReadFile):
     ) -> None:
         """``ahead``: executor for reading ahead, or None.
 
-        ``own``: the repository of the client, which may have the same records.
+        ``own``: a local repository. Records that it has are not read from the bucket.
         """
         self.path = headers.path
         self.headers = headers
@@ -72,7 +74,7 @@ class RemotePack(ReadFile):
         self._pool = ahead
         self._own = own
         self._begins: list[int] = []  # offsets of records, and the end of the last record
-        self._ahead: dict[int, Future[bytes]] = {}  # requested records by their offsets
+        self._ahead: dict[int, Future[bytes]] = {}  # maps offsets to records that are read ahead
         self._last = -2  # number of the record that was read last
 
     def close(self) -> None:
@@ -122,10 +124,7 @@ class RemotePack(ReadFile):
         return len(data)
 
     def _number(self, offset: int, length: int) -> int | None:
-        """The number of the record that contains all these bytes.
-
-        None if there is no such record.
-        """
+        """The number of the record that contains ``length`` bytes from ``offset`` on, or None."""
         with suppress(DamagedData):
             if not self._begins:
                 self._begins = list(self._find_begins())
@@ -135,7 +134,7 @@ class RemotePack(ReadFile):
         return None
 
     def _find_begins(self) -> Iterator[int]:
-        """The offsets of records, and the pack's end."""
+        """The offsets of the records, and the end of the last record."""
         at, size = len(PACK_HEADER), self.size()
         while at + PREFIX_SIZE < size:
             header_size, body_size = self._sizes(at)
@@ -158,7 +157,7 @@ class RemotePack(ReadFile):
 
 
 class _HeadersAhead(ReadAhead):
-    """Reads headers in large blocks. Bodies are read without blocks, as by ``RemotePack``."""
+    """Reads headers in large blocks. Reads bodies as ``RemotePack`` does."""
 
     def __init__(self, pack: RemotePack) -> None:
         super().__init__(pack.headers)
@@ -172,30 +171,27 @@ class _HeadersAhead(ReadAhead):
 
 
 class MirrorPacks(FileSystem):
-    """The file system of a mirror. It reads packs of the bucket from the bucket.
+    """The file system of a mirror. The bodies of records in packs are read from the bucket.
 
-    ``known``: the packs of the bucket, by number. Opening a pack loads its headers, and the headers
-    of the packs that follow. Small packs are read completely, and their bodies are cached. When
+    ``known``: maps numbers to packs of the bucket. When a pack is opened, its headers and the
+    headers of the next packs are loaded. Small packs are read completely, and are cached. When
     packs are read in sequence, the next packs are read ahead.
     """
 
     def __init__(
         self, folder: Path, objects: Objects, pool: Executor, own: Store | None = None
     ) -> None:
-        """``own``: a local repository.
-
-        Records are read from there if possible, else from the bucket.
-        """
+        """``own``: a local repository. Records that it has are not read from the bucket."""
         self._folder = folder
         self._objects = objects
         self._pool = pool
         self._bodies: OrderedDict[int, Future[bytes]] = OrderedDict()
-        self._last, self._run = 0, 0  # the newest read pack; packs read in sequence
+        self._last, self._run = 0, 0  # the previous pack; how many packs were read in sequence
         self._lock = threading.Lock()
         self.own = own
         self.known: dict[int, PackObject] = {}
         self.lingering = False
-        """Whether the bucket has packs that no head names, so that forgotten states can be read."""
+        """Whether the bucket still has packs that were replaced and may have forgotten states."""
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
         pack = self._pack_at(path)
@@ -238,7 +234,7 @@ class MirrorPacks(FileSystem):
         self.write_headers(pack, decode_headers(parts, pack, self._objects.url))
 
     def _headers(self, pack: PackObject) -> Iterator[bytes]:
-        """The headers that follow a pack in its object, in parts."""
+        """Reads the headers of a pack in parts. In the bucket, the headers follow the records."""
         for at in range(0, pack.headers, _HEADERS):
             yield self._read(pack, pack.size + at, min(_HEADERS, pack.headers - at))
 
@@ -265,7 +261,7 @@ class MirrorPacks(FileSystem):
         return self._body(pack).result()[start : start + length]
 
     def _ahead(self, pack: PackObject) -> range:
-        """Numbers of the packs to read ahead after a sequence of packs."""
+        """The numbers of the packs to read ahead: more, the more packs were read in sequence."""
         with self._lock:
             if pack.number != self._last:
                 self._run = self._run + 1 if pack.number == self._last + 1 else 0
