@@ -13,11 +13,11 @@ training weights exactly. The *reservoir* has the K newest samples of every labe
 If an account shows a loss above E, the guard goes one level finer. A loss is tested by betting,
 because such a test stays valid although it is repeated with each batch (Waudby-Smith and Ramdas,
 "Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86, 2024). A gambler
-bets that the mean drop of the accuracy is above E. If the mean drop is at most E, the expected
-capital of the gambler is at most 1. So the capital ever reaches 1 / x with a probability of at most
-x (Ville's inequality). A level is tested only after all coarser levels were rejected. So the tests
-of all levels together have the error probability of one test. Every return to a coarser level
-starts another test.
+bets that the mean drop of the accuracy is above E. If the mean drop is at most E, the gambler's
+capital ever grows to x times its start with a probability of at most 1 / x (Ville's inequality). So
+a large capital is evidence of a loss. A level is tested only after all coarser levels were
+rejected. So the tests of all levels together have the error probability of one test. Every return
+to a coarser level starts another test.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class AccuracyGuard:
         self._recent: dict[str, Paired] = {}  # since the level changed
         self._calm, self._patience, self._descent = 0, _PATIENCE, 1
         self._versions = 0  # versions that were compared on the reservoir
-        self._refined = self._returned = False  # did ``add_batch`` make the level finer, coarser?
+        # Whether the level became finer, or coarser, since the last call of ``add_batch``.
+        self._refined = self._returned = False
         self._trained: Arrays | None = None  # training weights of the newest ``add_batch``
         self._compared: _ReservoirResult | None = (
             None  # samples for comparisons until the next ``add_batch``
