@@ -1,7 +1,7 @@
-"""Stored JSON documents, encoded and decoded by the types of their fields.
+"""Encodes msgspec structs as JSON documents, and decodes such documents.
 
-Ids are written as hexadecimal digits. A decoded document satisfies its type completely, including
-the type's limits of numbers, lengths and patterns (``msgspec.Meta``). Decoding runs no stored code.
+A document names its schema, such as ``mvc.reference/1``. Ids are written as hexadecimal digits.
+Decoding refuses a document that does not fit the struct's types and limits (``msgspec.Meta``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class OtherSchema(ValueError):
-    """A document has another schema than ``wanted``.
+    """The schema of a document is not ``wanted``.
 
     ``schema``: the name of the document's schema; None if the document names no schema.
     """
@@ -31,9 +31,9 @@ class OtherSchema(ValueError):
         self.schema, self.wanted = schema, wanted
 
     def unsupported(self, name: str) -> UnsupportedFormat | None:
-        """The error for a document whose schema a newer mvc may have written.
+        """The error for a document of an unknown schema; None if the document has no schema.
 
-        None if the document has no schema.
+        A newer mvc may have written the document. ``name``: the name of the document.
         """
         if self.schema is None:
             return None
@@ -41,13 +41,13 @@ class OtherSchema(ValueError):
 
 
 def encoded(value: Struct, schema: str, *, sort_keys: bool = False) -> bytes:
-    """The bytes of a document, indented for people."""
+    """A document as indented JSON."""
     fields = fields_of(value, schema)
     return json.dumps(fields, indent=1, sort_keys=sort_keys, allow_nan=False).encode() + b"\n"
 
 
 def fields_of(value: Struct, schema: str) -> dict[str, Any]:
-    """A document as input of ``json.dumps``."""
+    """A document as a dictionary that ``json.dumps`` can write."""
     fields: dict[str, Any] = to_builtins(value, enc_hook=_digits)
     return {"schema": schema, **fields}
 

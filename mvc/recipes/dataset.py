@@ -1,8 +1,7 @@
-"""Data sets: each is a version with the tag ``data/NAME``, in one of two forms.
+"""Versions the data sets of trainings. A data set is a version with the tag ``data/NAME``.
 
-A stored data set is a version of the files themselves. Files that have not changed are not stored a
-second time. A reference is a version with one file, ``reference.json``. This file contains a path,
-and the size and hash of every file at the path.
+A *stored* data set is a version that contains the files of the data set. A *reference* is a version
+that contains only ``reference.json``: the path of the data set, and the size and hash of each file.
 """
 
 from __future__ import annotations
@@ -43,12 +42,13 @@ folders.
 
 _REFERENCE = "reference.json"
 _SCHEMA = "mvc.reference/1"
-_MOST = 64 * MIB  # maximum bytes of a reference
+_MOST = 64 * MIB  # maximum size of reference.json
 
 
 class DataSet(Struct, frozen=True):
-    """A data set. ``nbytes``: total size of its files. ``source``: the path that a reference
-    contains; None for a stored data set.
+    """A data set. ``nbytes``: total size of its files.
+
+    ``source``: for a reference, the path of the data set; None for a stored data set.
     """
 
     name: str
@@ -139,9 +139,7 @@ def _publish(
 
 
 def data_set(repo: Repository, name: str) -> DataSet:
-    """The newest version of the data set ``name``. Raises UnknownPath if no data set has that
-    name.
-    """
+    """The newest version of the data set ``name``. Raises UnknownPath if there is none."""
     known = _versions(repo)
     if name not in known:
         names = ", ".join(list(known)[:10])
@@ -203,17 +201,17 @@ class Used(Struct, frozen=True):
 
 
 def used(repo: Repository, argument_: DataArgument) -> Used:
-    """Stores new and changed data sets of a training.
+    """Stores the new and changed data sets of a training.
 
-    For a data set that was added as a reference, compares the files with the reference instead.
-    Raises CannotRecord for a difference.
+    If a data set is a reference, stores nothing, but compares the files with the reference. Raises
+    CannotRecord if the files differ.
     """
     named: dict[str, Path] = {}
     if isinstance(argument_, Mapping):
         named = {name: Path(path) for name, path in argument_.items()}
     elif argument_ is not None:
         named = {Path(argument_).resolve().name: Path(argument_)}
-    if len(named) >= MAX_NEEDS:  # the base (initial weights) is needed, too
+    if len(named) >= MAX_NEEDS:  # one of the needs is the initial weights
         raise CannotRecord(
             f"a training has at most {MAX_NEEDS - 1} data sets",
             hint="put the files into one folder, which is one data set",
@@ -245,10 +243,10 @@ def used(repo: Repository, argument_: DataArgument) -> Used:
 
 
 def place(repo: Repository, data: Data, folder: Path) -> Path:
-    """Verifies all files of a recorded data set by their hashes, and returns the data set's path.
+    """Makes the files of a recorded data set available, and returns the path of the data set.
 
-    A stored data set is checked out to ``folder``. The files of a reference are used where they
-    are. Raises CannotRetrain, which names a missing or changed file.
+    A stored data set is checked out to ``folder``. The files of a reference stay where they are,
+    and are compared with their hashes. Raises CannotRetrain for a missing or changed file.
     """
     fs, reference = FileSystem(), _reference(repo, data.version)
     if reference is None:
@@ -269,8 +267,9 @@ def place(repo: Repository, data: Data, folder: Path) -> Path:
 
 
 def _files(fs: FileSystem, path: Path) -> dict[str, Path]:
-    """Maps the name of each file in a data set to its path. ``path``: the data set's folder or
-    file.
+    """Maps the name of each file in a data set to the file's path.
+
+    ``path``: the folder or file that is the data set.
     """
     identity = fs.stat(path)
     if identity is None:
@@ -322,7 +321,7 @@ def _compare(
 
 
 def outside(repo: Repository, data: Iterable[Data]) -> list[str]:
-    """The names of the references in ``data``. mvc has no copy of the files of a reference."""
+    """The names of the references in ``data``: data sets whose files mvc does not store."""
     return [one.name for one in data if _is_reference(repo, one.version)]
 
 

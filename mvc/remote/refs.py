@@ -1,4 +1,8 @@
-"""Decides which refs a transfer changes: a push requests changes, and a receiver allows them."""
+"""Decides which refs (branches and tags) a push or a fetch changes.
+
+``plan_updates`` and ``with_tags`` find the changes that a push requests. ``ref_changes`` checks
+requested changes in the repository that receives them.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,9 @@ class PushOptions(Struct, frozen=True):
     """Options of a push.
 
     ``every``: send all branches and tags. ``force``: a ref may move to a version that is no
-    descendant of its value at the last fetch. ``delete``: refs to delete at the remote.
-    ``dry_run``: send nothing, and count what a push would send. ``partial``: send versions even if
-    neither side has their states.
+    descendant of the ref's present version. ``delete``: refs to delete at the remote. ``dry_run``:
+    send nothing, and count what a push would send. ``partial``: send versions even if neither
+    repository has their states.
     """
 
     every: bool = False
@@ -45,8 +49,9 @@ class RefPlan(Struct, frozen=True):
     """The refs of a remote that a push changes.
 
     ``tips``: versions of all refs that the push names, including refs that do not move.
-    ``passed_over``: tags with another value at the remote. ``denied``: scopes that the token lacks
-    for tags that the push does not name.
+    ``passed_over``: tags that are not pushed, because the remote has another version under the
+    name. ``denied``: scopes that the token lacks, so that mvc does not push some tags that the user
+    did not name.
     """
 
     updates: tuple[RefUpdate, ...]
@@ -58,7 +63,7 @@ class RefPlan(Struct, frozen=True):
 def plan_updates(
     store: Store, remote: Remote, head: RemoteHead, refs: Sequence[str], *, options: PushOptions
 ) -> RefPlan:
-    """The refs to change.
+    """The refs that a push changes.
 
     Raises UnknownRevision, and RefConflict for a change that is not allowed.
     """
@@ -87,7 +92,10 @@ def plan_updates(
 def with_tags(
     store: Store, remote: Remote, head: RemoteHead, plan: RefPlan, *, needed: Collection[CommitId]
 ) -> RefPlan:
-    """Adds the tags of versions that the remote will have, and of data sets in ``needed``."""
+    """Adds tags to a plan: the tags of all versions that the remote has after the push.
+
+    Tags of data sets are added for the versions in ``needed``, too.
+    """
     theirs = (v for v in head.refs.values() if isinstance(v, CommitId))
     led_to = Ancestors(store.snapshot, filter(store.snapshot.has_commit, [*theirs, *plan.tips]))
     named, added = {update.name for update in plan.updates}, list[RefUpdate]()
@@ -133,9 +141,9 @@ def _find(store: Store, theirs: Mapping[str, RefValue], ref: str) -> tuple[str, 
 
 
 def _renamed(theirs: Mapping[str, RefValue], source: str, name: str) -> str:
-    """The full name of a ref at the remote.
+    """The full name of the remote's ref ``name``.
 
-    A ref that is new at the remote is a tag if its source is a tag, else a branch.
+    If the remote has no such ref, the new ref is a tag if ``source`` is a tag, else a branch.
     """
     kind = TAG if source.startswith(TAG) else BRANCH
     full = name if name.startswith((BRANCH, TAG)) else _full_name(theirs, name) or kind + name
@@ -176,7 +184,7 @@ def _update(
 
 
 def _check_seen(store: Store, remote: Remote, update: RefUpdate) -> None:
-    """Raises RefConflict for a ref that was moved since the last fetch."""
+    """Raises RefConflict if the remote's ref was moved since the last fetch."""
     if update.change in {"forced", "deleted"} and store.snapshot.ref(update.local) != update.old:
         now = "is deleted" if update.old is None else f"is now at {update.old.short}"
         raise RefConflict(
@@ -210,12 +218,12 @@ def ref_changes(
     *,
     local: bool = False,
 ) -> list[RefChange]:
-    """The changes of refs for the requested moves. Call it under the journal's lock.
+    """Checks requested moves, and returns the changes. Call it under the journal's lock.
 
-    ``commits``: versions that are published together with the moves. ``local``: whether the moves
-    belong to a fetch of this repository, so tracking refs may move, and the rules for pushes do not
-    apply. Moves that were made already are skipped, because a push is repeated if its answer was
-    lost. Raises InvalidName, RefConflict, UnknownRevision.
+    ``commits``: versions that are published together with the moves. ``local``: True for a fetch,
+    which may move tracking refs, and for which the rules for pushes do not apply. A move is skipped
+    if the ref is already at the new version, because a client repeats a push whose answer was lost.
+    Raises InvalidName, RefConflict, UnknownRevision.
     """
     after: dict[str, RefValue] = {move.name: move.new for move in moves}
     if len(after) < len(moves):
@@ -244,16 +252,16 @@ def shown(name: str) -> str:
 
 
 def advances(name: str) -> bool:
-    """Whether a ref moves from version to descendant: a branch, or the tag of a data set."""
+    """Whether a ref may move to a descendant of its version: a branch or the tag of a data set."""
     return name.startswith((BRANCH, TAG + DATA))
 
 
 def leads_to(
     snapshot: Snapshot, new: CommitId, old: CommitId, commits: Mapping[CommitId, Commit]
 ) -> bool:
-    """Whether ``old`` is ``new`` or one of its ancestors.
+    """Whether ``old`` is ``new`` or an ancestor of ``new``.
 
-    ``commits``: versions not yet published.
+    ``commits``: versions that are not yet published.
     """
     seen, known, waiting = {new}, list[CommitId](), [new]
     while waiting:
@@ -313,7 +321,7 @@ def _check_namesake(store: Store, move: Move, after: Mapping[str, RefValue]) -> 
 
 
 def _check_pushed(store: Store, move: Move) -> None:
-    """Refuses to change a branch that is checked out or that a training records on."""
+    """Refuses to change a branch that is checked out, or to which a training commits now."""
     branch = move.name.removeprefix(BRANCH)
     if branch == move.name:
         return

@@ -1,4 +1,7 @@
-"""Finds the repositories below a served folder by their names, and limits their sizes."""
+"""Opens the repositories that a server serves, by name, and limits their sizes.
+
+A server serves one folder. The folder is a repository, or has repositories in its subfolders.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,18 @@ from mvc.transport import Received, Slice, Wanted, serve
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
-"""Uploads leave this many bytes of the disk free, or a quarter of the free bytes if less."""
+"""Uploads leave at least this many bytes of the disk free.
+
+If less than four times this number is free, uploads leave a quarter of the free bytes.
+"""
 _DEEPEST = 8
-_FOLDERS = 1000  # limit of folders that are searched for repositories
+_FOLDERS = 1000  # maximum number of folders that are searched for repositories
 _OPEN = 64
-"""Limit of open repositories."""
+"""Maximum number of open repositories."""
 
 
 class Served:
-    """An open repository, and its uploads. ``transport`` has all permissions."""
+    """An open repository, and its uploads. ``transport``: reads the repository for any client."""
 
     def __init__(self, fs: FileSystem, name: str, root: Path, quota: int | None) -> None:
         self.name = name
@@ -43,23 +49,21 @@ class Served:
         self._reserved: dict[str, int] = {}
 
     def receive(self, incoming: Slice, caller: Caller) -> Received:
-        """Receives a slice with the permissions of its sender."""
+        """Receives a part of a push, and checks that the caller's scopes allow its changes."""
         return serve(self._repo, caller.scopes, sender=caller.sender).receive(incoming)
 
     def cache_key(self, wanted: Wanted) -> Hashable:
         """A cache key for the answer to a request for a live version.
 
-        Requests with equal keys have equal answers.
-
-        The key changes if a state is forgotten, so that the cached state is not sent again.
+        If the state is forgotten, the key changes. So the server does not send the cached state.
         """
         return self, wanted, self.transport.mark(wanted.live)
 
     def reserve(self, upload: str, size: int) -> None:
         """Reserves ``size`` bytes for an upload. Raises StorageFull.
 
-        The repository with all reservations must fit into the quota, and leave ``RESERVE`` bytes of
-        the disk free.
+        The size of the repository and all reservations together must not exceed the quota.
+        ``RESERVE`` bytes of the disk must stay free.
         """
         with self._lock:
             self._reserved.pop(upload, None)
@@ -82,7 +86,7 @@ class Served:
             self._reserved[upload] = size
 
     def release(self, upload: str) -> None:
-        """Ends a reservation, because the bytes are stored or will not arrive."""
+        """Ends the reservation of an upload that is complete or has failed."""
         with self._lock:
             self._reserved.pop(upload, None)
 
@@ -91,12 +95,15 @@ class Served:
 
 
 class Repositories:
-    """The repositories of a folder: the folder itself (named ''), or repositories below it."""
+    """The repositories in a served folder.
+
+    The name of a repository is its path below the folder. The folder itself has the name ''.
+    """
 
     def __init__(
         self, fs: FileSystem, folder: Path, quota: int | None = None, *, shown: str = "at this URL"
     ) -> None:
-        """``shown``: the folder in messages to clients, which must not contain its path."""
+        """``shown``: words for the folder in messages to clients, which must not see its path."""
         self.fs = fs
         self._shown = shown
         self.folder = fs.realpath(folder)
@@ -109,9 +116,9 @@ class Repositories:
         return len(self._open)
 
     def find(self, name: str) -> Served:
-        """The repository of this name.
+        """The repository of this name. Raises RemoteRefused if there is none.
 
-        Raises RemoteRefused if no such repository exists, and the errors of opening a repository.
+        Raises the errors of ``Repository.open``, too.
         """
         with self._lock:
             served = self._open.get(name)
@@ -121,7 +128,7 @@ class Repositories:
                     return served
             served = self._open[name] = Served(self.fs, name, self._root(name), self._quota)
             while len(self._open) > _OPEN:
-                # Running requests have references to their repositories, so these stay open.
+                # The removed repository stays open while a running request has a reference to it.
                 self._open.popitem(last=False)
             return served
 
@@ -148,10 +155,7 @@ class Repositories:
 
 
 def names_in(fs: FileSystem, folder: Path, limit: float = _FOLDERS) -> Iterator[str]:
-    """The names of the repositories in and below a folder, as in ``Repositories``.
-
-    At most ``limit`` folders are searched.
-    """
+    """The names of the repositories in a served folder. At most ``limit`` folders are searched."""
     top = fs.realpath(folder)
     waiting = [top]
     while waiting and limit:

@@ -1,9 +1,10 @@
-"""The supported optimizers of ``torch.optim``, and the rules that may have produced their states.
+"""Lists the formulas by which an optimizer of ``torch.optim`` may have made its last step.
 
-A rule is a formula that predicts a member (the parameter or one of its states) from its older
-version, the base, and from inputs. A candidate is a rule with its inputs and numbers. Numbers are
-computed as torch computes them: in float64 from Python's numbers, or in float32 if ``lr`` or the
-step is a tensor.
+A step changes a parameter and its optimizer states, which are called *members* here. A *rule* is a
+formula that computes the new value of a member from its old value and from other members (the
+*inputs*). A *candidate* is a rule with the names of its inputs and with its constants, such as the
+learning rate. These constants have the precision that torch uses: float64, or float32 if ``lr`` or
+the step is a tensor.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import numpy as np
 from msgspec import Struct
 
 Input = tuple[bool, str]
-"""An input of a rule: whether it is in the older version, and the name of the member."""
+"""An input of a rule: True for the value before the step, else False; the name of the member."""
 
 _M, _V, _X = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
 _S, _B, _W = "square_avg", "momentum_buffer", "param"
 
 ORDER = (_M, _V, _S, _X, _B, _W)
-"""The names of members. Each member comes after its inputs."""
+"""The names of members, in an order in which each member comes after its inputs."""
 
-_STEP = "step"  # always from the new version, even with the older values of a group
+_STEP = "step"
 
 
 class RuleCandidate(Struct, frozen=True):
-    """A rule that may have produced a member, with its inputs and numbers."""
+    """A rule that may have computed ``member``. ``numbers``: the constants in the formula."""
 
     member: str
     rule: str
@@ -37,9 +38,10 @@ class RuleCandidate(Struct, frozen=True):
 
 
 class _GroupNumbers:
-    """The values of a parameter group, and the scalars of its state, as numbers.
+    """The hyperparameters of a parameter group, and its step number.
 
-    ``tensor``: whether ``lr`` is a float32 tensor. ``capturable``: whether the step is one.
+    ``tensor``: whether ``lr`` is a float32 tensor. ``capturable``: whether the step is a float32
+    tensor.
     """
 
     def __init__(self, values: Mapping[str, object], *, tensor: bool, capturable: bool) -> None:
@@ -55,7 +57,7 @@ class _GroupNumbers:
         return float(value)
 
     def flag(self, name: str) -> bool | None:
-        """The value of a flag; None if the group does not have it."""
+        """Whether a flag is True; None if the group does not have the flag."""
         return None if name not in self._values else self._values[name] is True
 
     @property
@@ -69,7 +71,7 @@ class _GroupNumbers:
         return np.float32(step) if self._capturable else step
 
     def lefts(self, beta: float) -> list[Any]:
-        """1 - beta^step, for each value to which a machine may have rounded the power."""
+        """1 - beta^step. Several values if machines round beta^step differently."""
         power = beta**self.step
         if not self._capturable:
             return [1 - power]
@@ -79,7 +81,7 @@ class _GroupNumbers:
 
 
 Numbered = tuple[str, str, Sequence[Input], Sequence[Any]]
-"""Member, rule, inputs, numbers. The base is the same member in the older version."""
+"""Member, rule, inputs, constants of the rule."""
 
 
 def _new(*names: str) -> tuple[Input, ...]:
@@ -101,7 +103,7 @@ def _moments(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 def _shrinking(values: _GroupNumbers) -> Iterator[tuple[str, Any]]:
-    """Yields a rule's suffix and its number for each form of decoupled weight decay."""
+    """Yields (suffix of the rule's name, constant) for each form of decoupled weight decay."""
     decay, decoupled = values.number("weight_decay"), values.flag("decoupled_weight_decay")
     if decoupled is not True or not decay:
         yield "", 1.0
@@ -118,7 +120,7 @@ def _adam(values: _GroupNumbers) -> Iterator[Numbered]:
     inputs = _new(_M, _X if amsgrad else _V)
     b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
     for first, second in product(values.lefts(b1), values.lefts(b2)):
-        # the root of a float as Python computes it, of an array as torch does
+        # Python and torch may round the root differently.
         root = second**0.5 if isinstance(second, float) else np.sqrt(second)
         size = values.lr / first
         for suffix, d in _shrinking(values):
@@ -151,9 +153,9 @@ def _rmsprop(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 class _Optimizer(Struct, frozen=True):
-    """``states``, ``may``: required and optional names of states.
+    """An optimizer. ``states``: names of the states that each parameter has.
 
-    ``values``: names in the group.
+    ``may``: names of states that a parameter can have. ``values``: names of hyperparameters.
     """
 
     states: str
@@ -170,9 +172,9 @@ KINDS = {
 
 
 def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple[str, ...]:
-    """Optimizers whose states have these names. The best match of the group's values is first.
+    """The names of the optimizers that have these states and all hyperparameters of ``group``.
 
-    ``group``: the values of the parameter group. The result is empty if no optimizer matches.
+    The optimizer with the most hyperparameters is first.
     """
     names = frozenset(state_names) - {_STEP}
     matches = []
@@ -186,10 +188,10 @@ def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple
 def candidates(
     kinds: Sequence[str], groups: Sequence[Mapping[str, object]], dtype: str
 ) -> Iterator[RuleCandidate]:
-    """Candidates of all kinds, with the values of each group.
+    """The candidates of the optimizers ``kinds``.
 
-    ``groups``: the values in the new version, then in the older one. The step is always the new
-    one.
+    ``groups``: the hyperparameters after the step, then those before the step. All candidates use
+    the step number after the step.
     """
     moved = {_STEP: groups[0][_STEP]} if groups and _STEP in groups[0] else {}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
@@ -202,8 +204,8 @@ def candidates(
 def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
     """Yields (whether ``lr`` is a tensor, whether the step is a tensor) for all possible cases.
 
-    ``lr`` may be a tensor only if a float32 can have its value. Fused kernels of GPUs compute as if
-    ``lr`` and the step were tensors.
+    If ``lr`` is no float32 number, it is no tensor. Fused kernels of GPUs compute as if ``lr`` and
+    the step were tensors.
     """
     lr, fused = group.get("lr"), group.get("fused") is True
     with np.errstate(all="ignore"):
@@ -215,7 +217,7 @@ def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
 
 
 def _readable(kind: _Optimizer, values: _GroupNumbers, dtype: str) -> Iterator[RuleCandidate]:
-    """Yields candidates, until a value is missing or is no number."""
+    """Yields candidates. Stops if a hyperparameter is missing or is no number."""
     try:
         with np.errstate(all="ignore"):
             for member, rule, inputs, numbers in kind.candidates(values):
@@ -228,7 +230,7 @@ def _readable(kind: _Optimizer, values: _GroupNumbers, dtype: str) -> Iterator[R
 
 
 def _shortest(value: Any) -> float:
-    """The number with the fewest digits that rounds to the same float32."""
+    """The number with the fewest digits that rounds to the same float32 as ``value``."""
     single = np.float32(value)
     short = float(str(single))
     return short if np.float32(short) == single else float(single)

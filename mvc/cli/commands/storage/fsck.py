@@ -1,7 +1,7 @@
 """``mvc fsck``.
 
-Lists damage, the versions that need damaged data, and the versions that cannot be recovered. If
-there is damage, the exit code is 4; with --repair, only if damage remains.
+Lists damage, the versions that need damaged data, and the versions that cannot be recovered. The
+exit code is 4 if there is damage; with --repair, if damage is left after the repair.
 """
 
 from __future__ import annotations
@@ -154,5 +154,5 @@ def _short(name: str) -> str:
 
 
 def _titled(kind: str, name: str) -> str:
-    """Joins kind and name: ``journal entry 3``. Equal words are not repeated: ``format``."""
+    """Kind and name, such as ``journal entry 3``. If kind and name are equal, only the kind."""
     return kind if not name or name == kind else f"{kind} {name}"
