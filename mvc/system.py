@@ -1,6 +1,7 @@
-"""Public names for the operating system: files, clock, processes, waiting.
+"""Names for access to the operating system: files, clock, processes, waiting.
 
-Each name is imported on first use, so that commands start fast.
+Other packages import these names from here. The module that defines a name is loaded on first use,
+so that commands start fast.
 """
 
 from __future__ import annotations

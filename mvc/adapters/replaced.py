@@ -1,4 +1,4 @@
-"""A parsed file or Python state with some of its contents replaced."""
+"""A parsed model file in which some tensors have new bytes, for example lossy weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mvc.adapters.parsed import ParsedFile, StepFrom
 
 
 class ReplacedFile(ParsedFile):
-    """A file whose contents are those of another file, except the replaced ones.
+    """The file ``parsed``, but some of its contents (bytes of tensors) are replaced.
 
     ``replaced``: maps the index of a content to its new bytes. ``steps``: see ``ParsedFile``.
     """
@@ -26,7 +26,7 @@ class ReplacedFile(ParsedFile):
         self.tensors = parsed.tensors
 
     def borrow(self, content: int) -> memoryview | None:
-        """The replaced content. For all other contents, as the original file does."""
+        """The new bytes if the content is replaced, else what ``parsed.borrow`` returns."""
         replaced = self._replaced.get(content)
         return self._parsed.borrow(content) if replaced is None else replaced
 
@@ -42,6 +42,6 @@ class ReplacedFile(ParsedFile):
         return self._parsed.skeleton()
 
     def copied(self, content: int) -> memoryview:
-        """The replaced content without a copy. For all other contents, a copy."""
+        """The new bytes (not copied) if the content is replaced, else a copy of the content."""
         replaced = self._replaced.get(content)
         return self._parsed.copied(content) if replaced is None else replaced

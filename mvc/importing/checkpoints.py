@@ -1,9 +1,7 @@
-"""Commits the checkpoints of trainings in the order of their times (``mvc import``).
+"""Commits existing checkpoints as versions, the oldest first (``mvc import``).
 
-Each version is on the disk as soon as it is committed, but it is on no branch until the import
-ends. Then one operation moves all branches to the ends of their histories. An import recognises by
-time and content a checkpoint that was imported earlier. So an import can be repeated, even after a
-crash.
+The branches move once, at the end of the import. An import can be repeated, even after a crash: a
+checkpoint is not committed again if a version has the same time and content.
 """
 
 from __future__ import annotations
@@ -37,14 +35,14 @@ from mvc.types import PathName, Progress
 
 
 class WithoutMetrics(MvcWarning):
-    """The file of a trainer's state is too long, so no metrics are read from it."""
+    """A ``trainer_state.json`` is too long, so no metrics are read from it."""
 
 
 class Imported(Struct, frozen=True):
-    """One checkpoint.
+    """The result for one checkpoint.
 
-    ``is_new``: whether this import committed the version; False if ``commit`` existed before.
-    ``branch``: the branch of the checkpoint's history; None for a detached HEAD.
+    ``is_new``: False if the version ``commit`` existed before the import. ``branch``: the branch of
+    the version; None if the import commits to a detached HEAD.
     """
 
     source: Path
@@ -70,23 +68,23 @@ def import_checkpoints(
     broken: list[Path] | None = None,
     anyway: bool = False,
 ) -> list[Imported]:
-    """Commits existing checkpoints, files or folders, each with its own time.
+    """Commits existing checkpoints, which are files or folders. Each version has the time of its
+    checkpoint.
 
-    ``time``: the source of times: ``mtime`` or ``name:FORMAT`` (strptime on the file's name; local
-    time by default). ``deploy``: a target; each checkpoint is recorded as a deployment to this
-    target, at the checkpoint's time. ``path``: where the repository stores a checkpoint. If the
-    checkpoint is a file, this is the file's path in the repository (default: ``model`` and the
-    extension). If the checkpoint is a folder, this is the folder's path. ``on_imported``: called
-    with each version when it is durable. ``left_out``: a list that receives the files and
-    subfolders whose names are not names of models. ``broken``: a list that receives the checkpoints
-    that are not valid models. Without ``broken``, the first invalid checkpoint raises BadModelFile.
-    With ``deploy``, an incomplete model is invalid, unless ``anyway`` is true.
+    ``time``: where this time is from: ``mtime``, or ``name:FORMAT`` if FORMAT (of strptime)
+    describes the file's name. ``deploy``: a target, to which each version is deployed at the time
+    of its checkpoint. ``path``: the path of each checkpoint in the repository, by default for a
+    file: ``model`` and the extension. ``on_imported``: called with the result for each checkpoint
+    when its version is durable. ``left_out``: a list that receives the files and subfolders whose
+    names are not names of models. ``broken``: a list that receives the checkpoints that are not
+    valid models. Without ``broken``, the first invalid checkpoint raises BadModelFile. With
+    ``deploy``, an incomplete model is invalid, unless ``anyway`` is true.
 
     A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is a training run. The
     versions of a run go to a branch with the name of the subfolder. Metrics are read from
-    ``trainer_state.json`` and from names. Raises WrongUsage, InvalidTime and UnknownPath before
-    anything is committed. Raises RefConflict if another process moved a branch during the import;
-    to continue, repeat the import.
+    ``trainer_state.json`` and from the names of checkpoints. Raises WrongUsage, InvalidTime and
+    UnknownPath before anything is committed. Raises RefConflict if another process moved a branch
+    during the import; to continue, repeat the import.
     """
     fs, places = FileSystem(), [Path(source) for source in sources]
     histories = find_histories(fs, places, time, path, left_out=left_out)
@@ -143,7 +141,7 @@ class _Line:
     """A history (consecutive checkpoints) during its import.
 
     ``start``: the branch's tip before the import. ``end``: the newest version of the history.
-    ``done``: the number of bytes of imported checkpoints.
+    ``done``: the total size of all checkpoints imported so far.
     """
 
     def __init__(
@@ -170,7 +168,7 @@ class _Line:
                 self._by_time[deployed.time_ns].add(deployed.commit)
 
     def versions(self) -> Iterator[Imported]:
-        """Yields every checkpoint when its version is durable."""
+        """Yields the result for each checkpoint when its version is durable."""
         for checkpoint in self._history.checkpoints:
             known = self._known(checkpoint)
             try:
@@ -246,9 +244,9 @@ class _Line:
             self._options.progress(min(self.done + done, total), total, label)
 
     def _existing(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
-        """Uses the existing version ``commit``.
+        """The result for a checkpoint whose content is in the version ``commit``.
 
-        Records the version's deployment if this is missing.
+        If the checkpoint is to be deployed, and its deployment is not recorded, records it.
         """
         target, time_ns = self._options.deploy, checkpoint.time_ns
         if target is not None and time_ns not in {
@@ -258,13 +256,11 @@ class _Line:
         return self._imported(checkpoint, commit, checkpoint.size, None)
 
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:
-        """A version of this history with these files and the checkpoint's time, or None.
+        """The version of this history with the checkpoint's files and time; None if there is none.
 
-        If the version was deployed but is on no branch, the version becomes the next one of the
-        history.
+        A deployed version that is on no branch can become the next version of the history.
         """
-        # If ``end`` were compared here, too, its files would be read twice: the commit compares the
-        # checkpoint with ``end``.
+        # ``end`` is not compared here, because ``_commit`` compares the checkpoint with ``end``.
         due = [*self._by_time[checkpoint.time_ns], *filter(None, {self._previous} - {self.end})]
         wanted: dict[str, bytes] = {}
         for id_ in due:

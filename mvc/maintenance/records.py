@@ -1,7 +1,7 @@
-"""What regions of packs contain: records, damaged ranges, ranges that two entries claim.
+"""Finds the sound and the damaged parts of packs, the files in which a repository stores its data.
 
-A *region* is a range of a pack that a journal entry names. A *record* is a part of a region, with a
-header and stored data.
+A *region* is a range of a pack that a journal entry names. A region consists of *records*. A record
+has a header and stored data.
 """
 
 from __future__ import annotations
@@ -62,11 +62,10 @@ def claimed_twice(
 def damaged_payloads(
     packs: PackReader, record: Placed, catch: type[MvcError] = DamagedData
 ) -> Iterator[tuple[range, MvcError]]:
-    """Reads all payloads (stored data) of a record. Yields each damaged payload's members and
-    error.
+    """Yields (objects, error) for each damaged payload (stored data) of a record.
 
-    The members are the positions of the objects in the payload. Raises IoFailed if the disk cannot
-    be read, unless ``catch`` includes that error.
+    ``objects``: the range of positions that the payload's objects have in the record. Raises
+    IoFailed if the disk cannot be read, unless ``catch`` includes IoFailed.
     """
     pack, at, header = record
     for i, member in enumerate(header.members[:1] if header.group else header.members):

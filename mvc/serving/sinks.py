@@ -1,4 +1,7 @@
-"""Sinks: the model, file or folder into which a Follower puts versions."""
+"""Sinks: where a Follower puts the live version of a target (a model, a file or a folder).
+
+A Follower is an object that waits for new deployments to a target, such as ``prod``.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,20 @@ class TakenOver(MvcWarning):
 
 @runtime_checkable
 class Sink(Protocol):
-    """Receives versions from a Follower of a repository."""
+    """Receives the live versions from a Follower."""
 
     def serving(self, repo: Repository, live: Deployed) -> AbstractContextManager[None]:
-        """A context manager that serves a live version at the start of its block.
+        """A context manager. Its start puts the version ``live`` into use.
 
-        ``live`` may be served already. If the block fails, the previous version is restored.
+        If the ``with`` block raises an error, the previous version is put into use again. ``live``
+        may be the version that is in use.
         """
 
 
 class ModelSink:
-    """Loads weights into a module, in place. ``path``: which file, if versions have several
-    files.
+    """Loads weights into a module, in place.
+
+    ``path``: the file to load, if versions have several files.
     """
 
     def __init__(self, model: torch.nn.Module, *, path: str | None = None) -> None:
@@ -51,7 +56,7 @@ class ModelSink:
 
     @contextmanager
     def serving(self, repo: Repository, live: Deployed) -> Iterator[None]:
-        """As ``Sink.serving``. Copies the present weights, to restore them if the block fails."""
+        """As ``Sink.serving``. Keeps a copy of the previous weights during the block."""
         if self._loaded == live.commit:
             yield
             return
@@ -85,7 +90,7 @@ class FileSink:
         Replica.check(self._fs, self._place)
 
     def __call__(self, version: ServedVersion) -> None:
-        """Writes a version, durable on return. Raises IoFailed."""
+        """Writes a version. The file is durable on return. Raises IoFailed."""
         parts = encode_served(version)
         self._fs.replace_file(self._place, lambda file: file.write(parts), mode=None, durable=True)
 
@@ -98,13 +103,13 @@ class ReplicaSink(Struct, frozen=True):
     a folder. The folder has all files of the version except training states. With ``path``, the
     folder has only the files that ``path`` names, or the files below folders that ``path`` names.
     If ``file`` has a suffix, ``path`` selects a file from a version with several files. ``name``:
-    the name under which the process reports which version it serves.
+    the name under which the process reports the version that it serves.
 
-    ``prepare``: a command that runs before anything visible changes. If ``prepare`` fails, nothing
-    changes. ``required``: whether the previous version is served again if ``command`` fails. Both
-    commands are ended after ``timeout`` seconds. ``full``: whether all bytes of the present file
-    are verified first. ``in_place``: overwrite only changed bytes; no process may read the file
-    meanwhile.
+    ``prepare``: a shell command that runs before ``file`` is replaced. If ``prepare`` fails,
+    ``file`` is not replaced. ``required``: if ``command`` fails, the previous version replaces the
+    new version. ``timeout``: seconds after which a running command is ended. ``full``: verify all
+    bytes of the present file before an update. ``in_place``: overwrite only changed bytes; no
+    process may read the file meanwhile.
     """
 
     file: PathName

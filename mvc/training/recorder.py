@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 (its hook must be registered before ours)
+import concurrent.futures.thread  # noqa: F401 (registers its hook before ``_close_all``)
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -39,8 +39,8 @@ class Report(Struct, frozen=True):
     ``steps``: calls of ``step``. ``taken``: states that were copied. ``dropped``: states that were
     not copied because the queue was full. Of the copied states, ``durable`` are committed,
     ``failed`` raised an error, ``skipped`` were refused by the pipeline, and ``coalesced`` were
-    replaced by a newer state in the queue. ``newest``: the newest durable version, without its
-    state. ``newest_step``: the step of that version. ``waiting_bytes``: bytes in the queue.
+    replaced by a newer state in the queue. ``newest``: the newest durable version.
+    ``newest_step``: the step of the newest durable version. ``waiting_bytes``: bytes in the queue.
     ``peak_bytes``: the most bytes that were in the queue. ``not_deployed``: durable versions that
     were not deployed because another client had deployed to the target, or protected the target.
     ``push``: results of pushes; None without a remote. ``proof``: results of replays; None without
@@ -64,11 +64,9 @@ class Report(Struct, frozen=True):
 
 
 class StateRecorder(Unpicklable):
-    """Records states that a ``StateSource`` provides.
+    """Records states that a ``StateSource`` provides. The base class of ``mvc.Recorder``.
 
-    ``mvc.Recorder`` is a subclass, and explains the arguments.
-
-    ``mvc.watch`` returns an object of another subclass.
+    ``mvc.Recorder`` explains the arguments.
     """
 
     def __init__(
@@ -100,9 +98,7 @@ class StateRecorder(Unpicklable):
         source: StateSource,
         options: RecorderOptions,
     ) -> Self:
-        """Creates a Recorder for ``source``, which provides the states. No torch module is
-        needed.
-        """
+        """Creates a Recorder of the states that ``source`` provides, without a torch module."""
         recorder = cls.__new__(cls)
         recorder._begin(repo, source, options)
         return recorder
@@ -148,9 +144,7 @@ class StateRecorder(Unpicklable):
         _open.add(self)
 
     def _from_resumed(self, options: RecorderOptions) -> RecorderOptions:
-        """If ``start`` is not set, starts at the version that ``mvc.resume`` loaded into the
-        model.
-        """
+        """Sets ``start``, if it is not set, to the version that ``mvc.resume`` has loaded."""
         resumed = resumed_since(self._repo, getattr(self._source, "model", None))
         if options.start is not None or resumed is None:
             return options
@@ -308,11 +302,11 @@ class StateRecorder(Unpicklable):
         return self._writer.production
 
     def on_close(self, act: Callable[[], object]) -> None:
-        """Registers a function for ``close``, which calls these functions in reverse order."""
+        """Registers a function that ``close`` calls. The last registered function runs first."""
         self._left.callback(act)
 
     def deploy_again(self) -> None:
-        """Deploys the following versions, even if another client has deployed to the target.
+        """Deploys the versions from now on, even if another client has deployed to the target.
 
         Raises WrongUsage if the recorder has no target, and TargetProtected.
         """
@@ -347,8 +341,8 @@ class StateRecorder(Unpicklable):
 
         With ``push``, pushes the remaining versions, and warns if some could not be pushed. Raises
         the error of the first failed commit. If a commit stalls for ``recorder.timeout`` seconds,
-        raises Busy, which names the steps that are not stored. A second call only returns the
-        report.
+        raises Busy, which names the steps that are not stored. After the first call, returns the
+        report and does nothing else.
         """
         if self._closed or self._pid != os.getpid():
             return self.report
@@ -376,9 +370,7 @@ class StateRecorder(Unpicklable):
 
 
 class Watching(StateRecorder):
-    """A Recorder that records each step of the optimizer. A call of ``step`` would record a step
-    twice.
-    """
+    """A Recorder that records each step of the optimizer. Its method ``step`` is disabled."""
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
         """Raises WrongUsage."""
@@ -404,9 +396,9 @@ def watch(
 ) -> StateRecorder:
     """A Recorder that records each step of the optimizer, by a hook. ``close`` removes the hook.
 
-    ``options`` are those of ``mvc.Recorder``, except ``scheduler`` and ``scaler``. A scheduler or
-    scaler changes after the optimizer's step, so a version would contain the state before this
-    change. Raises WrongUsage for these two options, and the errors of ``mvc.Recorder``.
+    ``options`` are those of ``mvc.Recorder``, except ``scheduler`` and ``scaler``: schedulers and
+    scalers change only after the optimizer's step, so a version would have their old states. Raises
+    WrongUsage for ``scheduler`` and ``scaler``, and the errors of ``mvc.Recorder``.
     """
     for name in ("scheduler", "scaler"):
         if options.get(name) is not None:
@@ -425,7 +417,7 @@ def watch(
 def complete(close: Callable[[], object], error: BaseException | None) -> None:
     """Calls ``close`` at the end of a ``with`` block.
 
-    If the block has raised an error, an error of ``close`` is added to the first error as a note.
+    If the block has raised an error, an error of ``close`` becomes a note of the block's error.
     """
     try:
         close()
@@ -445,7 +437,7 @@ def _close_all() -> None:
             all_.callback(recorder.close)
 
 
-# Commits queued versions before the interpreter ends. When the main thread has ended, a hook of
-# Python stops the thread pools that encode, so the versions must be committed before. This hook
-# runs before Python's hook, because it was registered later. Functions of atexit run too late.
+# Commits queued versions before the interpreter ends. A commit needs thread pools, and a hook of
+# ``concurrent.futures`` stops all thread pools at the end of the main thread. ``_close_all`` is
+# registered after this hook, and so runs before it. A function of atexit would run too late.
 getattr(threading, "_register_atexit")(_close_all)  # noqa: B009 (private, so not in stubs)

@@ -1,10 +1,10 @@
-"""Files of torch.save: zip archives, and the older format of five pickles and storages.
+"""Finds the tensors in files of torch.save, without executing the pickle.
 
-Both formats are read only from their structure and the pickle's opcodes. A *content* is a part of
-the file that is stored by its hash. If contiguous tensors cover a storage exactly, each tensor
-becomes one content. Tensors at the same position (tied weights) share a content. Any other storage
-(with views, strides or gaps) is one raw content, and its tensors are views of this content. All
-other bytes of the file, including code and pickle, are stored unchanged.
+Such a file is a zip archive, or has the older format: five pickles, followed by the storages. A
+*content* is a part of the file that mvc stores under its hash. If contiguous tensors cover a
+storage without a gap or an overlap, each tensor is a content. Tensors at the same position (tied
+weights) share a content. Otherwise the whole storage is a content, and its tensors are views. The
+remaining bytes of the file, including the pickle, are stored unchanged as the *skeleton*.
 """
 
 from __future__ import annotations
@@ -69,11 +69,14 @@ _MAX_VISITS = 4 * MAX_TENSORS
 _MAX_PATH = MAX_NAME_BYTES + 1
 _MAX_STEP = 1 << 62
 OLD_HEAD = rb"\x80.{1,16}" + re.escape(b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
-"""First bytes of the old format: a pickle of one number."""
+"""First bytes of the old format: a pickle of the number that torch.save writes first."""
 
-_COUNT = 8  # bytes of the number of elements before each storage (old format)
+_COUNT = 8  # in the old format, 8 bytes before each storage have its number of elements
 _BIG_MEMBER = MIB
-"""Members without tensors that have at least this size are contents, not skeleton."""
+"""A member of the archive without tensors is a content if it has at least this size.
+
+Smaller members belong to the skeleton.
+"""
 
 Children = Iterable[tuple[str | None, Any]]
 
@@ -166,9 +169,7 @@ def _object(
 
 
 def _are_pairs(node: Any) -> bool:
-    """Whether ``node`` has the pairs from which a dictionary class of ``collections``
-    can be built.
-    """
+    """Whether ``node`` is a list of pairs, from which a dictionary can be built."""
     return isinstance(node, list) and all(isinstance(p, list | tuple) and len(p) == 2 for p in node)
 
 
@@ -179,10 +180,7 @@ def _paired(path: str | None, pairs: Iterable[Any]) -> Iterator[tuple[str | None
 
 
 def _join(path: str | None, part: str) -> str:
-    """As ``join``, but a long name is truncated.
-
-    A name that is too long to be stored stays too long, but does not grow further.
-    """
+    """As ``join``, but truncates a long name to a length that is still too long to be stored."""
     return join(path, part)[:_MAX_PATH]
 
 
@@ -225,16 +223,17 @@ def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
 
 
 def _is_lazy_view(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the storage has conjugates or negatives of the tensor's values."""
+    """Whether the tensor is a lazy conjugate or negative of the values in its storage."""
     at = {"_rebuild_tensor_v2": 6, "_rebuild_tensor_v3": 7}.get(name, len(args))
     flags = args[at] if len(args) > at else None
     return isinstance(flags, PickledDict) and any(value is not False for _, value in flags.pairs)
 
 
 def _stored_as(id_: Any) -> tuple[str, str, int]:
-    """(dtype, key, bytes) of the storage ``('storage', class, key, device, elements)``.
+    """(dtype, key, number of bytes) of a storage.
 
-    Refuses a part of another storage, which PyTorch 0.1 could save.
+    ``id_``: ``('storage', class, key, device, elements)``. A sixth element, with which PyTorch 0.1
+    described a part of another storage, is refused.
     """
     if not isinstance(id_, tuple) or len(id_) < 5 or id_[0] != "storage" or any(id_[5:]):
         raise BadModelFile("a storage in the pickle is malformed")
@@ -251,7 +250,7 @@ def _only_argument(node: Any) -> Any:
 
 
 def _naturals(node: Any) -> tuple[int, ...]:
-    """A tuple of sizes. In the file it may be a plain tuple or a torch.Size."""
+    """A shape, or strides, from a tuple, a list or a torch.Size in the pickle."""
     if isinstance(node, PickleCall) and _of_torch(node.func) == "Size":
         node = _only_argument(node)
     if not isinstance(node, (tuple, list)) or not all(
@@ -325,14 +324,14 @@ def _tiles(size: int, tensors: list[StoredTensor]) -> bool:
 
 
 def archive_name(members: Iterable[ZipMember]) -> str | None:
-    """The folder in the archive with ``data.pkl``; None if the archive is not a torch file."""
+    """The archive's folder that contains ``data.pkl``; None if the archive is no torch file."""
     names = [m.name for m in members]
     folder = names[0].split("/")[0] if names else ""
     return folder if f"{folder}/data.pkl" in names else None
 
 
 def _root(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[ZipMember, Any]:
-    """The member ``data.pkl`` of the archive, and the value in it as nodes."""
+    """The member ``data.pkl`` of the archive, and its parsed pickle."""
     wanted = f"{archive_name(members)}/data.pkl"
     pickle = next((m for m in members if m.name == wanted), None)
     if pickle is None or not pickle.stored or pickle.size > MAX_PICKLE:
@@ -382,10 +381,10 @@ def parse_torch_old(source: Source, name: str) -> FileParts:
 
 
 def read_old(source: Source) -> tuple[Any, dict[str, tuple[int, int]], int]:
-    """The nodes of an old-format file, its storages in order, and the start of the first storage.
+    """The parsed pickle of an old-format file, its storages, and the start of the first storage.
 
-    The storages map a key to the number of bytes of an element and of the storage. Raises
-    BadModelFile.
+    The second result maps the key of each storage, in file order, to (bytes of an element, bytes of
+    the storage). Raises BadModelFile.
     """
     if not re.match(OLD_HEAD, source.read(0, 40), re.DOTALL):
         raise BadModelFile("it is a pickle that torch.save did not write")
@@ -418,7 +417,7 @@ _MAPPINGS = {"OrderedDict", "defaultdict", "Counter"}
 
 
 class _NotPlain(Exception):
-    """The pickle contains a value that a state cannot contain."""
+    """The pickle contains a value that is not plain data (see ``nested``)."""
 
 
 UNKNOWN = object()
@@ -440,7 +439,7 @@ def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> t
     except BadModelFile:
         return UNKNOWN, False
     if not {t.key for t in file.tensors}.issuperset(keys.values()):
-        return UNKNOWN, False  # tensors that mvc cannot read, for example big-endian
+        return UNKNOWN, False  # the pickle has tensors that mvc cannot read, such as big-endian
     builder = _Builder(keys, tensor)
     value = builder.value(root, 0)
     return value, builder.plain and isinstance(value, dict)
@@ -530,7 +529,7 @@ class _Builder:
             case "bytes", ():
                 return b""
             case "encode", (str(text), "latin1"):
-                return text.encode("latin-1")  # protocols 0 to 2 write bytes so
+                return text.encode("latin-1")  # how pickle protocols 0 to 2 write bytes
         raise _NotPlain
 
     def _dict(self, pairs: Iterable[Any], depth: int) -> dict[Any, Any]:
@@ -538,9 +537,9 @@ class _Builder:
 
 
 def _as_key(node: Any) -> Any:
-    """A key: a plain value or a tuple of plain values.
+    """A dictionary key: a plain value or a tuple of plain values.
 
-    Hashing deeper values could take forever.
+    Nested tuples are refused, because hashing them could take too long.
     """
     if not all(type(item) in _VALUES for item in (node if type(node) is tuple else (node,))):
         raise _NotPlain
@@ -548,7 +547,7 @@ def _as_key(node: Any) -> Any:
 
 
 def _initial_pairs(kind: str, args: tuple[Any, ...]) -> Iterable[Any]:
-    """The pairs that a dictionary of ``collections`` was created from."""
+    """The pairs from which a dictionary of ``collections`` was created."""
     if kind == "defaultdict" or not args:
         return ()
     pairs = args[0].pairs if isinstance(args[0], PickledDict) else args[0]

@@ -1,6 +1,7 @@
-"""The note next to a replica (a file or folder that is kept equal to a live version).
+"""The note that mvc writes next to a replica.
 
-The note names the version in the files, and earlier versions.
+A *replica* is a file or folder that is kept equal to the live version of a target. The note
+describes the version that is in the replica, and earlier versions.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.lookup import manifests
 
 Identity = tuple[int, int, int, int, int]
-"""Inode, device, size, and times (ns) of modification and change.
+"""A file's inode, device, size, time of modification and time of change (both in ns).
 
-If a file did not change, all of these are the same.
+A file whose identity is still the same has not changed.
 """
 
 
 class EarlierVersion(Struct, frozen=True):
     """An earlier version whose files can be rebuilt from the present files and the cached records.
 
-    ``lacks``: its contents that can no longer be read or decoded.
+    ``lacks``: contents of the version that can no longer be read or decoded.
     """
 
     commit: bytes
@@ -37,18 +38,18 @@ class EarlierVersion(Struct, frozen=True):
 
     @property
     def objects(self) -> set[bytes]:
-        """The contents of the files, and the manifest."""
+        """The ids of the contents of the files, and the id of the manifest."""
         return {*manifests.objects(entries_at(self)), Manifest.id_of(self.manifest)}
 
 
 class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     """A version whose files ``paths`` are in the replica.
 
-    ``data`` and ``manifest``: canonical bytes. ``before``: earlier versions that can be bases of
-    the next version, newest first. ``named``: ids of additional contents that can be bases.
-    ``asked``: the requested paths. ``identities``: identities of the files. ``link``: the folder of
-    the files, if a symbolic link points to it. ``shown_ns``: when the version became visible.
-    ``commands_ran``: whether the commands that the user wants to run after the update have run.
+    ``data`` and ``manifest``: the encoded commit and manifest. ``before``: earlier versions that
+    can be bases of the next version, newest first. ``named``: ids of additional contents that can
+    be bases. ``asked``: the requested paths. ``identities``: identities of the files. ``link``: the
+    folder of the files, if the replica is a symbolic link to a folder. ``shown_ns``: when the
+    version became visible. ``commands_ran``: whether the user's commands for an update have run.
     """
 
     data: bytes

@@ -1,7 +1,7 @@
-"""Reads packs, which are append-only files of records. The journal names their valid regions.
+"""Reads packs: append-only files of records, in which a repository stores its data.
 
-A record has a header and the encoded bytes of its *members*, which are objects or pieces of objects
-(``records``).
+A record has a header and the encoded bytes of its *members*: objects (such as tensors) or pieces of
+objects. An entry of the journal names the *regions* of packs that contain the entry's records.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PACK_HEADER = b"mvcpack1"
 _MAX_OPEN = 64
 _FIRST_READ = 4096
 _WINDOW = 1 << 20
-_MOST = (1 << 32) - 1  # number of a pack
-_EFFORT = 8  # the most bytes to hash per byte of a search
+_MOST = (1 << 32) - 1  # the largest number of a pack
+_EFFORT = 8  # limit of the bytes of damaged headers that are hashed, per byte of the region
 
 Placed = tuple[int, int, RecordHeader]
 """A record: pack number, byte offset, header."""
@@ -47,7 +47,7 @@ class EntryRecords(list[Placed]):
 
     @cached_property
     def by_prefix(self) -> dict[bytes, list[tuple[Placed, Member]]]:
-        """Members by the first bytes of their ids."""
+        """Maps the first bytes of an id to the members whose ids begin with them."""
         table: dict[bytes, list[tuple[Placed, Member]]] = {}
         for placed in self:
             for member in placed[2].members:
@@ -56,7 +56,7 @@ class EntryRecords(list[Placed]):
 
     @cached_property
     def by_base(self) -> dict[bytes, list[tuple[Placed, Member]]]:
-        """Deltas that can be undone, by the first bytes of their base's id."""
+        """Maps the first bytes of a base's id to the deltas from which the base can be computed."""
         table: dict[bytes, list[tuple[Placed, Member]]] = {}
         for pair in chain.from_iterable(self.by_prefix.values()):
             if pair[1].base and not pair[1].coding.forward_only:
@@ -145,7 +145,7 @@ class PackReader:
     def sound_records(
         self, region: Region, report: Callable[[DamagedData], None]
     ) -> Iterator[tuple[int, RecordHeader]]:
-        """As ``records``. After a damaged header, continues at the next undamaged one."""
+        """Yields (offset, header) of every undamaged record. Reports the damaged records."""
         at, end = region.start, region.end
         left = _EFFORT * region.length
         while at < end and left >= 0:
@@ -162,7 +162,7 @@ class PackReader:
                 at += header.size
 
     def _claimed(self, pack: int, at: int) -> int:
-        """Length of the header of a damaged record, as the record's first bytes claim."""
+        """The length of a damaged header according to the first bytes of its record."""
         with suppress(DamagedData):
             file = self._file(pack)
             return read_prefix(file.read_header(at, PREFIX_SIZE), file.size() - at, "")[0]
@@ -174,7 +174,7 @@ class PackReader:
             file = self._file(pack)
             while at < end:
                 length = min(_WINDOW, end - at)
-                if not file.is_hole(at, length):  # a forged sparse file may be huge
+                if not file.is_hole(at, length):  # the holes of a sparse file may be huge
                     data = file.read(at, length)
                     position = data.find(MAGIC)
                     if position >= 0:
@@ -209,7 +209,7 @@ class PackReader:
         *,
         check: bool = True,
     ) -> memoryview:
-        """A member's payload (its encoded bytes), read into ``room`` if that is not None.
+        """A member's payload (its encoded bytes). ``room``: the buffer to read into.
 
         Without ``check``, the payload's checksum is not verified. Then the caller must verify the
         decoded bytes.
@@ -229,14 +229,11 @@ class PackReader:
         return data
 
     def part(self, pack: int, at: int, room: memoryview) -> memoryview:
-        """The bytes of a pack from ``at`` on, read into ``room``. Fewer at the end of the pack."""
+        """Reads the bytes of a pack from ``at`` on into ``room``. Returns the filled part."""
         return room[: self._file(pack).read_into(at, room)]
 
     def forget(self) -> None:
-        """Clears the caches.
-
-        A pack that no entry names any more may be deleted, or its number used again.
-        """
+        """Clears the caches, because a pack may be deleted, and its number may be used again."""
         self.headers.clear()
         self._open = {}  # each file is closed with its last reference
 
@@ -265,7 +262,7 @@ class _ReaderAhead(PackReader):
 class RecordReader:
     """Reads the records that each journal entry published.
 
-    ``damage``: the error of the damaged record header that was read most recently.
+    ``damage``: the error for the last damaged header that was read.
     """
 
     def __init__(
@@ -274,7 +271,7 @@ class RecordReader:
         journal: JournalReader,
         report: Callable[[DamagedData], None] | None = None,
     ) -> None:
-        """``report`` is called with each damaged header, instead of setting ``damage``."""
+        """With ``report``, calls ``report`` with each error, and does not set ``damage``."""
         self.damage: DamagedData | None = None
         self._report = report or self._note
         self._packs = packs
@@ -300,7 +297,7 @@ class RecordReader:
         )
 
     def ahead(self) -> RecordReader:
-        """A reader for one pass over many entries in order. It reports damage to this reader."""
+        """A reader for one pass over many entries in order. Damage is reported as by this one."""
         return RecordReader(self._packs.ahead(), self._journal, self._report)
 
     def forget(self) -> None:

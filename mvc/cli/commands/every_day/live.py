@@ -1,9 +1,9 @@
 """``mvc live``.
 
 Prints the live version of TARGET, or of every target: when it was live, its message and metrics,
-and the author and reason of the deployment. --between lists the oldest version first: the version
-that was live at A. --nodes lists the newest report of each node. For a TARGET nodes/NAME/T, --at
-prints the report of the node NAME about T at TIME.
+and the author and reason of the deployment. The list of --between begins with the version that was
+live at A. --nodes lists the newest report of each node. For a TARGET nodes/NAME/T, --at prints the
+report of the node NAME about T at TIME.
 """
 
 from __future__ import annotations
