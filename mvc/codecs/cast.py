@@ -1,9 +1,8 @@
-"""Converts floats to a narrower type, for bf16 copies of fp32 tensors.
+"""Converts float tensors to a type of half the width, such as float32 to bfloat16.
 
-If a copy is equal to the converted tensor, the bytes of the copy need not be stored. The conversion
-is computed on bit patterns (docs/format.md, "Codings"), so that the result depends only on the
-input, not on the CPU or its flush-to-zero mode. Builds of torch convert NaNs differently. So the
-caller must compare the bytes of the copy with those of the converted tensor.
+Some checkpoints have a tensor and a narrower copy of the tensor. If the converted tensor is equal
+to the copy, the copy need not be stored. The caller must compare all bytes, because torch may
+convert NaNs to other bytes. The result of a conversion does not depend on the CPU.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def cast(base: memoryview, source: str, to: str) -> bytearray:
 
 
 def round_bfloat16(bits: Words) -> Words:
-    """Rounds bits of float32 numbers to those of the nearest bfloat16, ties to even.
+    """The bits of the bfloat16 numbers that are nearest to float32 numbers, ties to even.
 
-    The result has dtype uint32.
+    ``bits``: the bits of the float32 numbers. The result has dtype uint32.
     """
     rounded: Words = bits + (0x7FFF + (bits >> 16 & 1))
     rounded >>= 16
-    # Rounding would carry a NaN's payload into the exponent.
+    # The addition above turns some NaNs into infinity or zero.
     rounded[(bits & 0x7FFFFFFF) > 0x7F800000] = 0xFFFF
     return rounded
 
@@ -67,8 +66,8 @@ def _to_float32(bits: Words) -> Words:
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
     nan = np.flatnonzero(magnitude > 0x7FF0000000000000)
     rounded[nan] = bits[nan] >> 32 & 0x80000000 | 0x7FC00000 | bits[nan] >> 29 & 0x7FFFFF
-    # Results below 2^-126 are multiples of 2^-149. The multiples are computed as integers, because
-    # a CPU may flush subnormal numbers to zero.
+    # Below 2^-126, a float32 is subnormal: an integer times 2^-149. The integer is computed here,
+    # because a CPU may convert subnormal numbers to zero.
     small = np.flatnonzero(magnitude < 0x3810000000000000)
     scaled = np.rint(np.abs(values[small]) * 2.0**149).astype("<u8")
     rounded[small] = bits[small] >> 32 & 0x80000000 | scaled

@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 FLUSHES = 16
-"""Files that are flushed at the same time. More were not faster, on two CPUs and a virtual disk."""
+"""How many files are flushed at the same time by default. More were not faster in a test."""
 
 
 class Flushes:
     """Flushes and closes files. All are durable when the ``with`` block ends without an error.
 
-    With ``at_once`` 0, all files are flushed one by one at the end of the block. Simulated file
-    systems in tests need this order: the files are always flushed in the order of ``add``, and
-    after all writes.
+    ``at_once``: how many files are flushed at the same time. If 0, all files are flushed at the end
+    of the block, in the order of ``add``: tests with simulated file systems need a fixed order.
     """
 
     def __init__(self, at_once: int = FLUSHES) -> None:
@@ -40,7 +39,9 @@ class Flushes:
         Raises the error of an earlier file whose flush failed.
         """
         self._waiting.append((file, path))
-        if not self._at_once or len(self._waiting) == 1:  # a single file needs no thread
+        if (
+            not self._at_once or len(self._waiting) == 1
+        ):  # the last file is flushed by ``__exit__``, without a thread
             return
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor  # late: slow to import

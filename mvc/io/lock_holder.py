@@ -1,4 +1,4 @@
-"""Names the process that has a lock, if the system shows it (Linux)."""
+"""Names the process that has a file lock, for messages. Linux shows this process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_SHOWN = 60  # characters of a command
+_SHOWN = 60  # characters of a command that are shown
 
 
 def lock_holder(path: Path) -> str:
     """Describes the process that has a lock on ``path``, such as "process 4242 (mvc gc)".
 
-    If the process is stopped, ", which is stopped," follows. The result is "another process" if the
-    system does not show the process.
+    For a stopped process, the text ends with ", which is stopped,". The result is "another process"
+    if the system does not show the process.
     """
     with suppress(OSError, ValueError, IndexError):
         status = path.stat()

@@ -1,11 +1,11 @@
 """Encodes a chunk of a tensor as a delta from a prediction, which repeats an optimizer's step.
 
-The encoded chunk starts with the signs of gradients that the prediction cannot know. The delta from
-the predicted bytes follows. Some predictions know only the square of each gradient, from the change
-of Adam's second moments. If a second moment changed little, few digits of the square are correct,
-so the element is predicted less exactly. A *graded* prediction therefore sorts the elements by
-precision (``Prediction.fill``), and the deltas of each grade are encoded separately. As a result,
-elements that are predicted exactly take almost no space. A graded prediction stores no signs of
+If the prediction cannot compute the signs of the gradients, the encoded chunk begins with these
+signs. The delta from the predicted bytes follows.
+
+Some elements are predicted more exactly than others. A *graded* prediction divides the elements
+into grades of precision (``Prediction.fill``), and the deltas of each grade are encoded separately.
+So elements that are predicted exactly take almost no space. A graded prediction stores no signs of
 gradients that are zero.
 """
 
@@ -30,8 +30,6 @@ _Places = NDArray[np.int64]
 
 class Predicted(Struct, frozen=True):
     """The prediction for a chunk.
-
-    The base, the inputs of the prediction and the signs determine it completely.
 
     ``state``: the predicted bytes, in memory that the thread reuses. ``marks``: the signs, in
     stored form. For a graded prediction, ``moving`` has the positions of elements whose gradient is
@@ -91,7 +89,7 @@ def apply_predicted(
 ) -> None:
     """Decodes a chunk into ``out``, which may be the base's memory. ``sources``: as when encoded.
 
-    ``known``: an earlier prediction from the same sources, if ``out`` already contains
+    ``known``: the prediction, if it was computed before from the same sources, and ``out`` contains
     ``known.state``. If the signs in ``encoded`` differ from ``known.marks``, the prediction is
     computed again.
     """
@@ -121,9 +119,7 @@ def apply_predicted(
 
 
 def _moving(prediction: Prediction, inputs: Sequence[memoryview]) -> _Places | None:
-    """The positions of elements whose gradient is not zero; None unless the prediction is
-    graded.
-    """
+    """The positions of elements with a nonzero gradient; None if the prediction is not graded."""
     return np.flatnonzero(prediction.moving(inputs)) if prediction.graded else None
 
 

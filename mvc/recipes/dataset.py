@@ -245,8 +245,8 @@ def used(repo: Repository, argument_: DataArgument) -> Used:
 def place(repo: Repository, data: Data, folder: Path) -> Path:
     """Makes the files of a recorded data set available, and returns the path of the data set.
 
-    A stored data set is checked out to ``folder``. The files of a reference stay where they are,
-    and are compared with their hashes. Raises CannotRetrain for a missing or changed file.
+    A stored data set is checked out to ``folder``. The files of a reference are used in place, and
+    are compared with their hashes. Raises CannotRetrain for a missing or changed file.
     """
     fs, reference = FileSystem(), _reference(repo, data.version)
     if reference is None:

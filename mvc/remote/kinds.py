@@ -1,7 +1,7 @@
-"""The kinds of remotes: their URL schemes, and the modules that open them.
+"""Lists the kinds of remotes: for each URL scheme, the properties of its remotes.
 
-Other code does not compare schemes, but reads the properties of the kind. The module of a kind is
-imported only when a remote of this kind is opened.
+Other modules do not compare schemes, but read these properties. One property is the module that
+opens such a remote. This module is imported when a remote is opened.
 """
 
 from __future__ import annotations

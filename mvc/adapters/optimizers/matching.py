@@ -1,9 +1,8 @@
-"""Matches optimizer states to weights by their data.
+"""Finds out which optimizer state belongs to which weights, from the values in two versions.
 
 A step of an optimizer changes weights in the direction of the first moment, scaled by the second
-moment. If a sample of the weights changed in the direction that a state predicts, the state belongs
-to these weights. A state without a first moment predicts only the sizes of changes, not their
-signs.
+moment. If weights changed in the direction that a state predicts, the state belongs to these
+weights. A state without a first moment predicts only the sizes of changes, not their signs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SAMPLE = 256
 SAMPLE_BYTES = 8 * _SAMPLE
 _LEAST = 8
 _SURE = 0.7
-"""At least this share of a squared change must be in the predicted directions."""
+"""A state matches a change if at least this share of the squared change is in its directions."""
 
 Numbers = NDArray[np.float64]
 
@@ -33,10 +32,9 @@ _SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
 
 
 def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
-    """The first numbers of a tensor.
+    """The first numbers of a tensor; None if the tensor has too few numbers, or no floats.
 
-    None if the tensor has too few numbers to be distinguished from other tensors. ``data``: at
-    least the first ``SAMPLE_BYTES`` of the tensor.
+    ``data``: the first ``SAMPLE_BYTES`` of the tensor, or more.
     """
     width = spec.nbytes // max(spec.elements, 1)
     part = data[: width * min(_SAMPLE, spec.elements)]
@@ -49,9 +47,9 @@ def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
 
 
 class Expected(NamedTuple):
-    """The change that a step is expected to make: a mixture of ``directions``.
+    """The expected change of weights in a step: a sum of multiples of ``directions``.
 
-    ``signed``: False if only the sizes of the changes are known, not their signs.
+    ``signed``: False if ``directions`` have only the sizes of changes, not their signs.
     """
 
     directions: tuple[Numbers, ...]
@@ -61,10 +59,10 @@ class Expected(NamedTuple):
 def expected(
     new: Mapping[str, Numbers], old: Mapping[str, Numbers], values: Mapping[str, object]
 ) -> Expected | None:
-    """The expected direction of a step. ``new``, ``old``: the states after and before the step.
+    """The change of weights that the states after (``new``) and before (``old``) a step predict.
 
-    ``values``: the hyperparameters of the parameter's group. The first moments of both states are
-    used, because the gradient is a mixture of the old and the new first moment.
+    ``values``: the hyperparameters of the parameter's group. Returns None if the states predict
+    nothing.
     """
     first = next((name for name in _FIRST if name in new), None)
     second = next((name for name in _SECOND if name in new), None)
@@ -83,10 +81,10 @@ def expected(
 
 
 def matches(went: Sequence[Numbers], expectations: Sequence[Expected]) -> dict[int, int]:
-    """Matches expectations to changes of weights.
+    """Returns a mapping from the index of an expectation to the index of the matching change.
 
-    ``went``: the changes. Maps the index of an expectation to the index of the matching change. All
-    arrays have the same length, and all expectations have the same number of directions.
+    ``went``: the changes of weights. All arrays have the same length, and all expectations have the
+    same number of directions.
     """
     if not went or not expectations:
         return {}
@@ -105,10 +103,7 @@ def matches(went: Sequence[Numbers], expectations: Sequence[Expected]) -> dict[i
 
 
 def _unit(rows: Numbers) -> Numbers:
-    """The rows, scaled to length 1.
-
-    A row without a direction, to the precision of float32, becomes zeros.
-    """
+    """Scales each row to length 1. NaN and infinity count as 0. A row of zeros stays."""
     rows = np.nan_to_num(rows, posinf=0, neginf=0)
     rows = rows / np.where((most := np.abs(rows).max(axis=1, keepdims=True)) > 0, most, 1)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

@@ -1,8 +1,8 @@
 """The process of a worker: ``python -m mvc.distributed.runner.script SCRIPT ARGUMENTS``.
 
-The process runs the script as Python would, and ends when its parent ends. The command ``mvc
-train-distributed`` reports the failure of a training once for all processes. This process reports
-all other errors.
+``mvc train-distributed`` starts this process for each worker of a distributed training. The process
+runs SCRIPT as Python would, and ends when its parent ends. If SCRIPT raises an error of mvc, all
+processes of the training get its message.
 """
 
 from __future__ import annotations

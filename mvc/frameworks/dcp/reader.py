@@ -1,7 +1,7 @@
-"""``dcp.load`` from a version.
+"""Loads a version with ``torch.distributed.checkpoint`` (``dcp.load``).
 
-Each rank (process) reads parts of whole tensors. The number of ranks may differ from the number of
-ranks of the save.
+Every rank (process) reads the parts of the tensors that it needs. The number of ranks may differ
+from the number of ranks that saved the version.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MvcReader(StorageReader):
         """Does nothing: ``read_metadata`` has stored the metadata."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Adds to the plan the id of the commit that this rank reads."""
+        """Adds the id of the commit to the plan, for ``prepare_global_plan``."""
         return dataclasses.replace(plan, storage_data=self._commit)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
@@ -132,9 +132,7 @@ def _copy(item: ReadItem, whole: torch.Tensor, planner: LoadPlanner) -> None:
 
 
 class _State:
-    """A version's state. Its tensors and objects have the flat names that torch's planner gives
-    them.
-    """
+    """A version's state. Each tensor and object has the flat name that torch's planner forms."""
 
     def __init__(self, file: VersionFile, objects: VersionFile | None) -> None:
         self._file = file
@@ -145,16 +143,15 @@ class _State:
         planner.set_up_planner(file.nested(self._placeholder), is_coordinator=True)
         self._flat: dict[str, Any] = planner.state_dict
         _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
-        # Maps torch's name of an object to its key in mvc. Only an empty name has another key.
+        # Maps the name of an object in torch to its key in mvc. They differ if the name is empty.
         self._saved = {} if objects is None else objects.nested(lambda _, key: key)
         for name in self._saved:
             self.metadata.state_dict_metadata[name] = BytesStorageMetadata()
             self.metadata.planner_data.setdefault(name, (name,))
 
     def _placeholder(self, tag: str, key: str) -> Any:
-        """A tensor without content, in place of a torch tensor.
-
-        A numpy array gets no such tensor, because DCP treats arrays as objects.
+        """For a torch tensor, a tensor on the device ``meta``. For a numpy array, the array itself,
+        because DCP treats arrays as objects.
         """
         if key not in self._by_key:
             raise DamagedData(f"{self._file.entry.path} lacks the tensor {key}")
@@ -178,7 +175,7 @@ class _State:
         return bytes(self._objects.tensors([key], "numpy")[key].tobytes())
 
     def _filled(self, value: Any) -> Any:
-        """An object, for example a tuple, with tensors in place of its placeholders."""
+        """An object, such as a tuple, in which stored tensors replace the placeholders."""
         if id(value) in self._keys:
             key = self._keys[id(value)][0]
             return self._file.tensors([key])[key]

@@ -68,13 +68,13 @@ class MVCCallback(Records, keras.callbacks.Callback):
             "Keras does not pass batches to callbacks",
         )
         self._steps = 0
-        self._restored: RestoredFit | None = None  # set to None when its epoch begins
+        self._restored: RestoredFit | None = None  # the version to resume, until its epoch begins
         self._skip: Skip | None = None
 
     def close(self) -> Report | None:
         """Commits the queued versions, as ``on_train_end`` does. Call it after an exception."""
         self._end_skip()
-        if self._restored is not None:  # True if fit had no epoch left
+        if self._restored is not None:  # fit has run no epoch
             self._restored = None
             begin_at(self.model, None)
         return super().close()
@@ -171,8 +171,8 @@ class MVCCallback(Records, keras.callbacks.Callback):
             skip.end()
 
     def _check_thread(self) -> None:
-        # If a callback is passed without a list, Keras calls it from threads of its own while the
-        # next batch trains.
+        # If the user passes the callback without a list, Keras calls the callback from another
+        # thread, while the next batch trains.
         if threading.get_ident() != self._thread:
             raise WrongUsage(
                 "Keras calls this callback from another thread than the training's",
@@ -185,8 +185,8 @@ def load(
 ) -> CommitId:
     """Loads the weights of a version into ``model``, which must be built. Returns the version's id.
 
-    If a weight is missing, unexpected, or of another shape or dtype, raises CannotResume with its
-    name before anything changes.
+    Raises CannotResume if a weight is missing, unexpected, or of another shape or dtype. Then the
+    model is unchanged.
     """
     _check_backend()
     commit, current = repo.find(rev), weights(model)
@@ -224,9 +224,10 @@ def _check_backend() -> None:
 
 
 class Skip:
-    """Skips ``count`` batches.
+    """Skips the training of ``count`` batches.
 
-    A Skip replaces the model's train function. For these batches, the Skip only returns ``logs``.
+    A Skip takes the place of the model's train function. For each of the ``count`` batches, a call
+    only returns ``logs``.
     """
 
     def __init__(self, model: Any, count: int, logs: Mapping[str, float]) -> None:
@@ -234,12 +235,12 @@ class Skip:
         self._train = model.train_function
         self._logs = dict(logs)
         self._fit = model.history  # Keras creates a new object for every fit
-        self.announced = False  # whether Keras announced a batch of this fit
+        self.announced = False  # whether Keras has called on_train_batch_begin for the batch
         self.left = count
         model.train_function = self
 
     def __call__(self, data: Any) -> Any:
-        # If a fit was interrupted, the next fit must not skip its batches.
+        # An interrupted fit can leave its Skip behind. Then the next fit must not skip batches.
         if self._model.history is not self._fit or not self.announced:
             self.end()
             return self._train(data)

@@ -1,11 +1,10 @@
-"""Verifies a received slice (journal entries with their records) before it is published.
+"""Verifies received data (journal entries and their records) before the data become visible.
 
-The verification reads the repository as if the received entries were published. A *coding* is a
-stored form of a content (the bytes of a tensor), in full or from a base. A coding may also be
-*predicted* from other contents, its inputs. Every received coding is decoded from its own base, and
-the result is hashed. If only one coding of each content was tested, a wrong coding could stay
-unnoticed. Then the Merkle root of each version is compared. A content that has no received coding
-and that no parent version has is recovered and hashed, too.
+A *content* is the bytes of a tensor. A *coding* is a stored form of a content: in full, or as a
+delta from another content, the *base*. A delta may also need other contents, its *inputs*, to
+predict the content. Every received coding is decoded, even if a content has several codings, and
+the result is hashed. Then the Merkle root of each version is compared. If a version needs a content
+that was not received, and that none of its parents has, this content is recovered and hashed, too.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ _MOST_MISSING = 100_000
 class Missing(Exception):
     """Contents that a slice needs, and that neither the slice nor the repository has.
 
-    An element of ``ids`` is an id of 32 bytes, or the first 8 bytes of an id. A coding names its
-    base by these 8 bytes.
+    ``ids``: ids of 32 bytes, and first 8 bytes of ids, by which a coding names its base.
     """
 
     def __init__(self, ids: Iterable[bytes]) -> None:
@@ -91,14 +89,14 @@ def opened_ahead(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[Snaps
 
 
 class ReceivedVersion(Struct, frozen=True):
-    """A version that arrived with its state. ``dropped``: files that were sent without weights."""
+    """A version whose state was received. ``dropped``: files that were sent without weights."""
 
     commit: Commit
     dropped: frozenset[str] = frozenset()
 
 
 class Delivered(Struct, frozen=True):
-    """The received data of one entry: ``records``, and ``versions`` whose states were sent.
+    """The received data of one journal entry.
 
     ``shapes``: dtypes and shapes of contents that belong to no received version.
     """
@@ -109,9 +107,9 @@ class Delivered(Struct, frozen=True):
 
 
 class ProvenSlice(Struct, frozen=True):
-    """``marks``: index keys of the new files of versions.
+    """The result of a verification. ``features``: format features of the versions' manifests.
 
-    ``features``: features of the manifests.
+    ``marks``: maps each version to the keys under which the index lists its new files.
     """
 
     marks: Mapping[CommitId, tuple[bytes, ...]] = field(default_factory=dict)
@@ -121,17 +119,16 @@ class ProvenSlice(Struct, frozen=True):
 def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSlice:
     """Verifies every record and version. Raises DamagedData or Missing.
 
-    ``view``: the snapshot of ``opened_ahead``. ``parts``: the received data of each entry. A few
-    decoded pieces are in memory at the same time. The rest of the memory in use grows with the
-    number of contents.
+    ``view``: the snapshot of ``opened_ahead``. ``parts``: the received data of each entry.
     """
     return _Proof(store, view).run(parts)
 
 
 class _Object(Struct):
-    """A content of several pieces. The bytes before ``reached`` were hashed in order.
+    """The hashes of a content of several pieces. ``hasher``: hashed the bytes before ``reached``.
 
-    ``digests``: hashes of single pieces that were decoded out of order, or from several codings.
+    ``digests``: maps offsets to the hashes of pieces that were decoded out of order, or from
+    several codings.
     """
 
     hasher: BlobHasher
@@ -142,24 +139,25 @@ class _Object(Struct):
 class _Proof:
     def __init__(self, store: Store, view: Snapshot) -> None:
         self._view = view
-        # Stored deltas may be decoded backwards, received ones not: they would verify themselves.
+        # Stored deltas may be decoded backwards, to compute the base from the content. A received
+        # delta may not, because its base would then be computed from the content to verify.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = store.pool
         self._provided = store.provided  # dropped weights that a replay recomputed
         self._recovery = Recovery(view.packs, self._graph, self._pool, self._provided)
         stream = ManifestStream(store, recovery=self._recovery)
-        self._specs: dict[bytes, TensorSpec] = {}  # of all contents in versions of the slice
+        self._specs: dict[bytes, TensorSpec] = {}  # specs of all received contents
         self._missing: dict[bytes, None] = {}
         self._received: set[bytes] = set()
         self._proven: set[bytes] = set()
         self._large: dict[bytes, _Object] = {}
-        self._load = lru_cache(_LOADED)(stream.load)  # used again for children
+        self._load = lru_cache(_LOADED)(stream.load)  # a cache, because children need it again
         self._cached: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._cached_bytes = 0
         self._uses: Counter[_Name] = Counter()  # how many codings still need a base
         self._codes: Counter[tuple[bytes, int]] = Counter()  # number of codings of each piece
         self._hashing = self._pool.submit(lambda: None)  # hashes the last piece of a large object
-        self._hashed_last: memoryview | None = None  # this piece, if no other coding needs it
+        self._hashed_last: memoryview | None = None  # the hashed piece, if not needed
         self._spare: memoryview | None = None  # memory to use again: new memory costs page faults
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
@@ -193,7 +191,7 @@ class _Proof:
             self._missing[id_] = None
 
     def _check_reachable(self, id_: bytes, start: int) -> bool:
-        """Whether a piece can be recovered. If it cannot, the content is recorded as missing."""
+        """Whether a piece can be recovered. Otherwise the content is noted as missing."""
         is_reachable = is_reached(self._graph, id_, start)
         if not is_reachable:
             self._miss(id_)
@@ -218,9 +216,9 @@ class _Proof:
                     all(self._check_reachable(id_, start) for start, _ in pieces(spec))
 
     def _fresh(self, version: ReceivedVersion, manifest: Manifest) -> dict[bytes, TensorSpec]:
-        """The contents of a version that arrived now, or that no parent has.
+        """The contents of a version that were received now, or that no parent version has.
 
-        The contents of parents need no check, because the states of parents are complete.
+        The other contents need no check, because the states of parents are complete.
         """
         known = self._in_parents(version.commit)
         objects = manifests.objects(manifest.all_entries, version.dropped)
@@ -286,10 +284,8 @@ class _Proof:
         """Verifies all codings of a slice.
 
         Codings that are predicted from each other, or that share a payload (compressed bytes), are
-        decoded together. A base is decoded before the codings that need it, whatever the order of
-        sending. The decoded base stays cached until these codings are decoded. So the work grows
-        with the number of codings, not with the number of deltas between a content and its full
-        record.
+        decoded together. A base is decoded before the deltas from this base, and stays in a cache
+        until all these deltas are decoded.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
@@ -304,10 +300,10 @@ class _Proof:
         self._hashing.result()
 
     def _codings(self, units: Sequence[Sequence[PathStep]], *, grouped: bool) -> None:
-        """Decodes codings, each from its own base, and hashes the results.
+        """Decodes codings, and hashes the results.
 
-        A unit has codings that are predicted from each other. ``grouped``: the codings share a
-        payload.
+        ``units``: lists of codings that are predicted from each other. ``grouped``: whether all
+        codings share a payload.
         """
         walks = [[(s, self._path(s), self._room(s.member)) for s in unit] for unit in units]
         every = [walk for unit in walks for walk in unit]
@@ -315,7 +311,7 @@ class _Proof:
             self._shared([walk for walk in every if not _has_transform(walk[1])])
         little = sum(len(out) for _, _, out in every) < _LITTLE
         code = partial(self._coded, grouped=grouped)
-        if little or len(walks) == 1:  # threads by chunks, if it pays off
+        if little or len(walks) == 1:  # one unit at a time, whose chunks threads may share
             coded = [code(unit, parallel=not little) for unit in walks]
         else:
             running = [self._pool.submit(code, unit) for unit in walks]
@@ -336,7 +332,7 @@ class _Proof:
         walk_together(self._recovery.packs, [(path, out) for _, path, out in walks], self._pool)
 
     def _path(self, step: PathStep) -> Path:
-        """The codings to decode one after the other, of which this coding is the last."""
+        """The codings to decode one after another, to get the content of ``step``."""
         member = step.member
         if not member.base:
             return Path((step,), 0.0)
@@ -352,9 +348,9 @@ class _Proof:
     def _coded(
         self, unit: Sequence[_Walk], *, grouped: bool, parallel: bool = False
     ) -> list[bytes]:
-        """The hashes of decoded codings.
+        """Decodes the codings of a unit, and returns the hashes of the results.
 
-        ``grouped``: whether the codings without a transform are decoded already.
+        ``grouped``: whether the codings without a transform were decoded before.
         """
         left = [(path, out) for _, path, out in unit if not grouped or _has_transform(path)]
         cached = self._at(unit[0][0].member.start)
@@ -396,11 +392,11 @@ class _Proof:
             self._cached_bytes -= len(self._cached.popitem(last=False)[1])
 
     def _is_needed(self, member: Member) -> bool:
-        """Whether codings that are not decoded yet have this content as their base."""
+        """Whether this content is a base or an input of a coding that is not decoded yet."""
         return self._uses[member.id[:BASE_BYTES], member.start] > 0
 
     def _room(self, member: Member) -> memoryview:
-        """Memory for a decoded coding."""
+        """Memory for the result of decoding."""
         spare, self._spare = self._spare, None
         if spare is not None and len(spare) == member.nbytes:
             return spare
@@ -438,10 +434,7 @@ class _Proof:
     # -- versions ------------------------------------------------------------------------
 
     def _version(self, version: ReceivedVersion) -> Manifest:
-        """Compares a version's Merkle root.
-
-        Recovers and hashes contents that are not yet verified.
-        """
+        """Verifies a version: its Merkle root, and its contents that are not yet verified."""
         manifest = self._load(version.commit.manifest)
         if manifest.root != version.commit.root:
             raise DamagedData(
@@ -461,7 +454,7 @@ class _Proof:
         return manifest
 
     def _check_content(self, id_: bytes, spec: TensorSpec) -> None:
-        """Recovers a content piece by piece, and compares the hash of the result with its id."""
+        """Recovers a content piece by piece, and verifies its hash."""
         large = self._large.get(id_) or _Object(BlobHasher(spec))
         hasher = BlobHasher(spec)
         for start, part in verify_pieces(
@@ -476,7 +469,10 @@ class _Proof:
         self._proven.add(id_)
 
     def _check_views(self, entry: FileEntry, known: dict[bytes, tuple[bytes, View]]) -> None:
-        """Hashes tensors that are views into a content, except views that a parent has."""
+        """Verifies the hashes of tensors that are views into a content.
+
+        Views that a parent version has are left out.
+        """
         views = _views_of(entry)
         fresh = {id_ for id_, view in views.items() if known.get(id_) != view}
         by_content: dict[int, list[LogicalTensor]] = {}
@@ -494,7 +490,7 @@ class _Proof:
 
 
 class _At(Struct, frozen=True):
-    """The contents whose piece at ``start`` is in memory."""
+    """Maps the ids of contents to their pieces at ``start``, for the pieces in memory."""
 
     cached: Mapping[tuple[bytes, int], memoryview]
     recomputed: Mapping[bytes, memoryview]
@@ -534,8 +530,8 @@ _Name = tuple[bytes, int]
 class _Batch(Struct, frozen=True):
     """Codings that are decoded together.
 
-    ``provides``: the pieces that the codings decode. ``needs``: the pieces that must be decoded
-    before. ``grouped``: the codings share a payload.
+    ``provides``: the pieces that the codings contain. ``needs``: the pieces that must be decoded
+    before this batch. ``grouped``: whether the codings share a payload.
     """
 
     units: list[list[PathStep]]
@@ -576,10 +572,10 @@ def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Batch]:
 
 
 def _after_bases(nodes: Sequence[_Batch]) -> Iterator[list[_Batch]]:
-    """Yields lists of batches to decode together. Each batch follows the batches that it needs.
+    """Yields lists of batches to decode together, in an order that decodes bases first.
 
-    The order is depth first, so that few decoded pieces wait in memory. Batches with the first
-    pieces of contents come first. In a cycle, any batch may come first.
+    The order is depth first, so that few decoded pieces must be in memory. If batches need each
+    other in a cycle, any of these batches comes first.
     """
     provided = set[_Name]().union(*(node.provides for node in nodes))
     waiting: dict[_Name, list[int]] = {}
@@ -611,14 +607,13 @@ def _after_bases(nodes: Sequence[_Batch]) -> Iterator[list[_Batch]]:
 
 
 _Walk = tuple[PathStep, Path, memoryview]
-"""A coding, the path (codings to decode) that ends with it, and the buffer for the result."""
+"""A coding, the codings to decode up to this coding, and the buffer for the result."""
 
 
 def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
     """Yields units: groups of codings that are predicted from each other.
 
-    A unit has only one coding if a piece of the group has several codings, or if the group would be
-    too large.
+    If a group has two codings of the same piece, or is too large, each of its codings is a unit.
     """
     by_start: dict[int, list[PathStep]] = {}
     for step in steps:

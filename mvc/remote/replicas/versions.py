@@ -1,7 +1,7 @@
 """The note that mvc writes next to a replica.
 
-A *replica* is a file or folder that is kept equal to the live version of a target. The note
-describes the version that is in the replica, and earlier versions.
+A *replica* is a file or folder that mvc updates to the live version of a target. The note describes
+the version that is in the replica, and earlier versions.
 """
 
 from __future__ import annotations

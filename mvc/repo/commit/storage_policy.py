@@ -1,14 +1,13 @@
 """Decides whether a commit is stored in full (as a reset point) or as deltas.
 
-A chain is a reset point and the deltas that follow the reset point. A run is a sequence of versions
-that are stored as optimizer steps. The setting ``store.max_recovery`` (MDTT in section 3.2.8 of the
-VSOL paper) or the request may bound the recovery time. Then a new version is stored in full as soon
-as decoding all its contents (tensor data) from deltas would exceed the bound. If all deltas take
-equal time, a chain has as many deltas as fit into the bound (R'). A run ends before a step that
-would exceed the bound. Without a bound, every ``store.reset_interval``-th version is a reset point.
-With ``store.storage_weight`` (how many seconds a stored gigabyte is worth), a version is a reset
-point, too, if decoding the deltas of its chain has taken as many seconds as the bytes of a reset
-point are worth.
+The setting ``store.max_recovery``, or an option of the commit, can limit the recovery time: the
+seconds to restore a version. Then a version is stored in full if decoding its deltas would exceed
+the limit. Without a limit, every ``store.reset_interval``-th version is stored in full. The setting
+``store.storage_weight`` says how many seconds of decoding a stored gigabyte is worth. With this
+setting, a version is also stored in full if the saved seconds are worth the bytes.
+
+A *chain* is a reset point and the deltas that follow the reset point. A *run* is a sequence of
+versions that are stored as optimizer steps (``mvc.store.writing.units``).
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import RUN, Layout, before_run
 
 _FLOATS = TensorSpec("float32", ())
-_SAMPLED = 8  # how many of the largest contents of a version are examined
-_UNBOUNDED = 10_000  # the largest number of versions in a chain if only seconds are bounded
+_SAMPLED = 8  # how many of the largest contents (tensors) of a version are examined
+_UNBOUNDED = 10_000  # maximum number of versions in a chain if the recovery time is limited
 _PATIENCE = 1.0  # seconds that decoding a run may take even if the model is small
 _STEP = 130e-6  # seconds to decode one tensor of a step, even the shortest
 _STEPPED = 5e8  # raw bytes of a run that are decoded per second
-_SHORTEST = 4  # a run may have at least so many versions
+_SHORTEST = 4  # the limit of versions in a run is at least 4
 
 
 def layout_of(config: Config, bound: float | None = None) -> Layout:
-    """The layout of the settings: how delta bases are chosen, and the interval of reset points.
+    """The layout that the settings name: which versions are bases, and the reset points' interval.
 
-    If recovery times are bounded, there is no such interval. ``bound``: the bound in seconds,
-    instead of ``store.max_recovery``.
+    ``bound``: a limit of the recovery time, instead of ``store.max_recovery``. With a limit,
+    ``store.reset_interval`` is ignored.
     """
     text = str(config.get("store.layout"))
     if bound is not None or config.get("store.max_recovery") is not None:
@@ -64,7 +63,7 @@ def storage_policy(
     inputs: Inputs,
     parent: Manifest,
 ) -> Policy:
-    """How to store a commit on ``parent``. Raises InvalidConfig if no layout meets the bound."""
+    """How to store a child of ``parent``. Raises InvalidConfig if the limit cannot be met."""
     get, bound = config.get, inputs.request.options.max_recovery
     pipeline = Pipeline.parse(inputs.request.pipeline or str(get("commit.pipeline"))).coding()
     layout, reset = layout_of(config, bound), inputs.request.options.reset_point
@@ -92,10 +91,10 @@ def storage_policy(
 
 
 def _run_of_many(parent: Manifest) -> int:
-    """How many versions a run of optimizer steps may have. Many short tensors reduce the number.
+    """How many versions a run of optimizer steps may have.
 
-    Recovery decodes all payloads (encoded tensors) of a run. Each payload takes at least ``_STEP``
-    seconds.
+    The number is small if a model has many short tensors: recovery decodes every tensor of every
+    version in the run, and each takes at least ``_STEP`` seconds.
     """
     payloads = sum(len(entry.contents) for entry in parent.entries)
     seconds = max(_PATIENCE, RUN * sum(entry.size for entry in parent.entries) / _STEPPED)
@@ -115,11 +114,10 @@ def _is_paid(
     *,
     weight: float,
 ) -> bool:
-    """Whether a reset point now would save as many seconds of decoding as the bytes are worth.
+    """Whether a reset point saves so many seconds of decoding that it is worth its bytes.
 
-    ``weight``: how many seconds a stored gigabyte is worth. One recovery is counted for each
-    version since the chains began, including the new version. If later versions are similar, the
-    interval that results has the lowest sum of decoding time and the worth of the stored bytes.
+    ``weight``: how many seconds a stored gigabyte is worth. The estimate of the saved seconds
+    assumes that each version is recovered once.
     """
     sequence, saved, full = store.graph.next_sequence, 0.0, 0
     for chain in chains:
@@ -133,10 +131,10 @@ def _is_paid(
 def _chains(
     store: Store, recent: Recent, inputs: Inputs, parent: Manifest
 ) -> Iterable[tuple[Link, ...]]:
-    """The chains of the paths that the commit changes. Chains of other paths do not grow.
+    """The chains to which the commit adds deltas.
 
-    These are all chains in the cache. If the cache has no chains, yields the chains of the largest
-    contents.
+    If the cache has chains, returns all of these. Otherwise, returns the chains of the largest
+    contents of the changed files.
     """
     caches = recent.caches.in_use.values()
     if known := [chain for cache in caches for chain in cache.chains()]:
@@ -152,7 +150,7 @@ def _chains(
 
 
 class _After:
-    """Computes the recovery time of a child of ``parent`` in which all contents have changed."""
+    """Estimates the recovery time of a child of ``parent`` in which all contents have changed."""
 
     def __init__(self, store: Store, parent: Manifest, pipeline: Pipeline, layout: Layout) -> None:
         self._rates, self._graph = store.rates, store.graph
@@ -184,7 +182,7 @@ class _After:
     def seconds(self, *, predicted: bool) -> float:
         """The recovery time of a child that is stored as deltas.
 
-        ``predicted``: the child is stored as an optimizer step from ``parent`` instead.
+        ``predicted``: whether the deltas are optimizer steps.
         """
         if not self._files:
             return 0.0
@@ -201,7 +199,10 @@ class _After:
     def _steps(
         self, id_: BlobId, spec: TensorSpec, start: int, *, predicted: bool
     ) -> Sequence[PathStep]:
-        """The payloads that recovery decodes to get the delta base of a piece of the child."""
+        """The payloads that recovery decodes to get the base of a delta.
+
+        The delta is that of the piece at byte ``start`` of a content of the child.
+        """
         graph = self._graph
         steps = graph.path(id_, start).steps  # includes payloads of a parameter's optimizer states
         if self._pipeline.forward_only or (predicted and _is_predictable(spec)):
@@ -214,5 +215,5 @@ class _After:
 
 
 def _is_predictable(spec: TensorSpec) -> bool:
-    """Whether a step may predict a tensor. Decoding a prediction takes as long as a delta."""
+    """Whether an optimizer step may predict a tensor. This takes as long as decoding a delta."""
     return spec.dtype in PREDICTED

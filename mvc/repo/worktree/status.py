@@ -1,7 +1,7 @@
-"""Status: tracked files that differ from HEAD, and untracked files.
+"""Compares the working tree with HEAD (``mvc status``).
 
-Every tracked file is hashed, because modification times are unreliable, and because the hash finds
-other versions that have the file. Files that match ``.mvcignore`` are not listed.
+Every tracked file is hashed, because modification times are unreliable. Files that match
+``.mvcignore`` are not listed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class FileChange(Struct, frozen=True):
 
     ``kind``: unchanged, modified, missing (a tracked path has no file) or renamed (an untracked
     file has the bytes of the missing file ``old``). ``detail``: a text for users. ``not_written``:
-    whether the path is a state that was committed from Python and has no file. ``same_as``: another
-    version that has the modified file.
+    whether the path is a state that was committed from Python, and so has no file. ``same_as``: for
+    a modified file, another version that has the same bytes.
     """
 
     path: str
@@ -45,11 +45,10 @@ class FileChange(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """``branch``: None if HEAD is detached. ``head``: None before the first commit.
+    """The differences between the working tree and HEAD.
 
-    ``untracked``: all untracked files. ``folded``: the untracked files, but a folder without
-    tracked files is one name with ``/`` at the end, as in ``git status``. ``dead_links``: symbolic
-    links without a target.
+    ``branch``: None if HEAD is detached. ``head``: None before the first commit. ``changes`` has
+    all tracked files. ``dead_links``: symbolic links to files that do not exist.
     """
 
     branch: str | None
@@ -60,12 +59,12 @@ class Status(Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether every tracked file equals HEAD. States from Python may lack a file."""
+        """Whether no tracked file differs from HEAD. States from Python need no file."""
         return all(change.kind == "unchanged" or change.not_written for change in self.changes)
 
     @property
     def folded(self) -> tuple[str, ...]:
-        """Untracked paths. A folder without tracked files is one name."""
+        """The untracked files. A folder without tracked files is one name, such as ``runs/``."""
         known = {
             above
             for change in self.changes
@@ -141,7 +140,7 @@ def _change(store: Store, entry: FileEntry) -> FileChange:
 def _renames(
     store: Store, missing: Sequence[FileEntry], untracked: Sequence[FoundFile]
 ) -> dict[str, str]:
-    """Maps new paths of renamed files to old paths. Hashes only files of matching sizes."""
+    """Maps the new path of each renamed file to its old path."""
     sizes = {entry.size for entry in missing}
     candidates = (entry_of(store, f.name) for f in untracked if f.identity.size in sizes)
     return renames(missing, candidates)

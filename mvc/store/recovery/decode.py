@@ -1,9 +1,9 @@
-"""Decodes the payloads of a path: a full record, then deltas that change its bytes.
+"""Decodes stored objects, such as tensors: first a full record, then the deltas that follow.
 
-A payload is the encoded bytes of a piece of an object. A piece has at most 32 MiB, and is encoded
-in chunks of 1 MiB. Some deltas are differences from a prediction: the formula of an optimizer's
-step computes the piece from its base (the weights before the step) and from inputs (moments, for
-example).
+An object is divided into pieces of at most 32 MiB. A *payload* is an encoded piece. It consists of
+encoded chunks of 1 MiB. Some deltas are differences from a prediction. The formula of an
+optimizer's step computes this prediction from the base (the tensor before the step) and from
+*inputs*, other tensors such as moments.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from mvc.store.packs.records import PAYLOAD_CHECK, TRANSFORMS, Coding, RecordHea
 from mvc.types import FIRST_RELEASE
 
 LOADED = 32 << 20
-"""Maximum payload bytes of one path that are in memory at a time."""
+"""Limit of payload bytes that are in memory at a time, to decode one piece."""
 
 _STREAMED = 8 << 20
-"""The payload of a piece with more bytes is not loaded at once, but read chunk by chunk."""
+"""If a piece has more bytes, its payload is read chunk by chunk, not as a whole."""
 
 Each: TypeAlias = Callable[[Callable[[int], Callable[[], None]], range], None]
-"""Does the work for all chunks: calls its first argument with every chunk's offset, in order.
+"""Does the work for all chunks: calls its first argument with the offset of each chunk, in order.
 
-Such a call begins a chunk. It returns a function that finishes the chunk. The same thread calls
-this function before it begins another chunk. Several threads may share the work, so chunks may be
-finished in any order.
+Each of these calls loads a chunk, and returns a function that decodes the chunk. The thread calls
+this function before it loads another chunk. Several threads may share the work. Then chunks are
+decoded in any order.
 """
 _Chunk: TypeAlias = tuple[memoryview, int]
 """An encoded chunk: its bytes, and the width of its elements."""
 _Work: TypeAlias = Callable[[_Chunk, memoryview, Sequence[memoryview], memoryview], None]
-"""Decodes a chunk. Arguments: the chunk, the base, the inputs of a prediction, the result."""
+"""Decodes a chunk. Arguments: the chunk, the base, the inputs, the buffer for the result."""
 
 
 class _Scratch(threading.local):
-    """Memory for the payloads and chunks that a thread reads. Every call reuses this memory."""
+    """A thread's buffers for the payloads and chunks that it reads. The buffers are reused."""
 
     def __init__(self) -> None:
         self.arena, self.chunks = Arena(LOADED), Arena(LOADED)
@@ -72,10 +72,9 @@ class _Streamed:
         self.width, self._hasher = self._table.width, blake3(head[: self._table.place(0).start])
 
     def chunk(self, index: int) -> memoryview:
-        """The encoded chunk, valid until the next call by this thread.
+        """The encoded chunk, in a buffer that the next call by this thread overwrites.
 
-        The call for the last chunk raises DamagedData if the checksum of the whole payload is
-        wrong.
+        The call for the last chunk verifies the checksum of the payload. Raises DamagedData.
         """
         step, member, place = self._step, self._step.member, self._table.place(index)
         room = _scratch.chunks.allocate(place.stop - place.start)
@@ -128,9 +127,9 @@ def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
 
 
 def check_codings(header: RecordHeader) -> None:
-    """Raises DamagedData unless the codings of the record's members exist and fit these members.
+    """Checks the codings of a record's members. A coding says how a member is encoded.
 
-    A coding says how bytes are encoded.
+    Raises DamagedData if a coding does not exist, or does not fit its member.
     """
     for member in {
         (m.coding.text, bool(m.base), len(m.inputs)): m
@@ -159,10 +158,10 @@ def apply_steps(
     *,
     check: bool = True,
 ) -> None:
-    """Decodes a full record and deltas of the same length into ``out``, chunk by chunk.
+    """Decodes a full record and deltas into ``out``, chunk by chunk.
 
-    Without a full record, the deltas are applied to the bytes in ``out``. ``run`` and ``check``: as
-    for ``apply_actions``. ``done`` is called with each finished chunk. If ``done`` is given,
+    If ``steps`` has no full record, the deltas are applied to the bytes in ``out``. ``run`` and
+    ``check``: as for ``apply_actions``. ``done`` is called with each decoded chunk. With ``done``,
     ``run`` must process the chunks in order.
     """
     works = list(map(_work, steps))
@@ -197,12 +196,12 @@ def apply_actions(
     begin: int = 0,
     check: bool = True,
 ) -> None:
-    """Executes the actions of a plan chunk by chunk, so that a chunk stays in the CPU cache.
+    """Executes the actions of a plan. All actions are executed for one chunk, then for the next.
 
-    ``pieces``: buffers of all results, bases and inputs, by object. They have the same length, and
-    begin at byte ``begin`` of their pieces. A base and its result may have the same buffer. ``run``
-    does the work for all chunks. Without ``check``, payload checksums are ignored, and the caller
-    checks the result.
+    ``pieces``: maps the ids of all results, bases and inputs to buffers of equal length. Byte 0 of
+    a buffer is byte ``begin`` of a piece. A base and its result may share a buffer. ``run`` does
+    the work for all chunks. Without ``check``, payload checksums are ignored, and the caller checks
+    the result.
     """
     steps = [step for action in actions for step in action.steps]
     size, end = steps[-1].member.nbytes, begin + len(pieces[actions[0].id])
@@ -229,7 +228,7 @@ def apply_actions(
 
 
 def _chunks(payloads: Sequence[Payload | _Streamed], start: int) -> list[_Chunk]:
-    """The encoded chunks of all payloads at a byte offset, valid until this thread's next call."""
+    """The encoded chunks of all payloads at byte ``start``, in buffers of ``_scratch``."""
     _scratch.chunks.reset()
     return [(payload.chunk(start // CHUNK), payload.width) for payload in payloads]
 
@@ -237,7 +236,7 @@ def _chunks(payloads: Sequence[Payload | _Streamed], start: int) -> list[_Chunk]
 def _read_all(
     packs: PackReader, steps: Sequence[PathStep], size: int, *, check: bool, streams: bool
 ) -> list[Payload | _Streamed]:
-    """The payloads of ``steps``. ``streams``: all chunks will be read, first to last."""
+    """The payloads of ``steps``. ``streams``: whether all chunks will be read in order."""
     _scratch.arena.reset()
     return [_read(packs, step, size, check=check, streams=streams) for step in steps]
 

@@ -1,16 +1,14 @@
-"""Encodes a *unit*, a parameter and its optimizer states, together.
+"""Chooses how to encode a *unit*: a parameter and its optimizer states.
 
-If a version is one optimizer step after the previous version, its tensors can be predicted by the
-optimizer's formula, from each other and from the previous version (``mvc.codecs.optim``). Then only
-the difference from the prediction is stored. A *rule* says how a tensor is predicted. The rules are
-determined on the largest of all units with equal hyperparameters. A smaller unit uses the same
-rules if they predict a few of its elements well.
+If a version is one optimizer step after the previous version, the optimizer's formula can predict
+the tensors of the unit (``mvc.codecs.optim``). Then only the difference from the prediction is
+stored. A *rule* is the formula for one tensor. A tensor without a rule is stored as a plain delta,
+without a prediction. Smaller units use the rules of the largest unit if these rules fit.
 
-A *run* is consecutive predicted versions. In a run, all tensors of a unit are encoded as deltas
-from the previous version. A tensor without a rule is a plain delta. So a run is recovered step by
-step, with the tensors of one step in memory. A run ends after ``RUN`` versions, or where a chain
-(objects that are decoded one after another) ends. The version after a run is a delta from a version
-before the run.
+A *run* is a sequence of consecutive predicted versions. Every tensor in a run is a delta from the
+previous version. So recovery goes through a run step by step, with the tensors of one step in
+memory. A run has at most ``RUN`` versions. The version after a run is a delta from a version before
+the run.
 """
 
 from __future__ import annotations
@@ -42,23 +40,23 @@ if TYPE_CHECKING:
 _WORTH = 0.9
 """A unit is predicted if the predictions take at most 0.9 times the bytes of plain deltas.
 
-A smaller saving would be lost at the version after the run, which is a delta from a distant base.
+A smaller saving would be lost again: the version after a run is a large delta.
 """
 _CHECKED = 4096  # bytes of a tensor on which another unit's rule is checked
 _TRIES = 4  # maximum number of different rules for units with equal hyperparameters
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
-_SHORT = 256  # bytes of a tensor; below, the header bytes that name its inputs count, too
-_MOST_NAMED = 0.5  # maximum of these header bytes, as a share of the tensor's bytes
-_GRADED = 4096  # bytes of a tensor; from here on, grades (``Rules``) save more than they need
-_AS_GOOD = 0.5  # in another unit, a rule must reach this share of its exact predictions
+_SHORT = 256  # a tensor with fewer bytes must satisfy ``_MOST_NAMED``, too
+_MOST_NAMED = 0.5  # limit of header bytes that name the inputs of a tensor, per byte of the tensor
+_GRADED = 4096  # a tensor with at least this many bytes uses the graded form of its rule
+_AS_GOOD = 0.5  # a rule fits another unit if it predicts half as many elements exactly there
 
 
 class UnitMember(Struct):
-    """One tensor of a unit: content number ``content`` of a file. ``base``: its previous version.
+    """One tensor of a unit: content number ``content`` of a file.
 
-    ``data``: the bytes, if all are in memory. ``borrowed``: whether this memory is the caller's.
-    ``wanted``: whether the tensor must be stored. ``next_base``: its buffer in a cache, if there is
-    one.
+    ``base``: the tensor in the previous version. ``data``: the bytes, if all are in memory.
+    ``borrowed``: whether ``data`` is memory of the caller. ``wanted``: whether the tensor must be
+    stored. ``next_base``: the tensor's buffer in a cache, if there is one.
     """
 
     storing: Storing
@@ -95,16 +93,15 @@ class Rules(Struct, frozen=True):
 
     @property
     def inputs(self) -> frozenset[str]:
-        """Tensors whose new bytes predict other tensors."""
+        """Names of tensors whose new bytes are needed to predict other tensors."""
         chosen = self.chosen.values()
         return frozenset(name for rule in chosen for older, name in rule.inputs if not older)
 
     @property
     def graded(self) -> Rules:
-        """The same rules, in their graded form if there is one.
+        """The rules in their graded form, which sorts the elements by the prediction's precision.
 
-        A graded form sorts the elements by the uncertainty of their prediction
-        (``Prediction.finer``).
+        A rule that has no graded form does not change (``Prediction.finer``).
         """
         finer = {n: replace(c, prediction=c.prediction.finer) for n, c in self.chosen.items()}
         return Rules(finer)
@@ -112,7 +109,7 @@ class Rules(Struct, frozen=True):
     def sources(
         self, name: str, steps: Steps
     ) -> tuple[Prediction | None, BasePiece, tuple[BasePiece, ...]]:
-        """The prediction of a tensor, its base and its inputs."""
+        """The prediction of the tensor ``name``, the base, and the inputs of the prediction."""
         rule = self.chosen.get(name)
         if rule is None:
             return None, steps.old[name], ()
@@ -120,7 +117,7 @@ class Rules(Struct, frozen=True):
         return rule.prediction, steps.old[name], tuple(inputs)
 
     def order(self) -> list[str] | None:
-        """The predicted tensors, each before its inputs; None if the inputs form a cycle."""
+        """Names of predicted tensors, each before its inputs; None if the inputs form a cycle."""
         depths: dict[str, int] = {}
         for _ in range(len(self.chosen) + 1):
             for name, chosen in self.chosen.items():
@@ -132,24 +129,24 @@ class Rules(Struct, frozen=True):
 
 
 def put_order(members: Mapping[str, UnitMember], rules: Rules | None) -> list[str]:
-    """The names of a unit's tensors, each before its inputs.
+    """The names of a unit's tensors, in the order in which they are encoded.
 
-    So the old bytes of an input are read before its new bytes replace them.
+    A tensor comes before its inputs, because its encoding may need the old bytes of the inputs.
     """
     first = (rules.order() if rules is not None else None) or []
     return [*first, *(name for name in members if name not in first)]
 
 
 def bytes_of(members: Mapping[str, UnitMember]) -> int:
-    """The length of each of a unit's tensors; 0 without tensors."""
+    """The number of bytes of each tensor of a unit; 0 without tensors. All have the same number."""
     return next((member.spec.nbytes for member in members.values()), 0)
 
 
 def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
-    """The operation that published the first version of a run, and the number of its versions.
+    """The run of the newest version: (number of the operation that published its first version,
+    number of its versions). The result is (None, 0) if the newest version is in no run.
 
-    ``chains``: the chains of a unit's tensors in the newest version. The result is (None, 0) if
-    this version is in no run.
+    ``chains``: for each tensor of the unit, the objects to decode one after another.
     """
     first = [next((k.sequence for k in chain if k.predicted), None) for chain in chains]
     begin = min((sequence for sequence in first if sequence is not None), default=None)
@@ -159,7 +156,7 @@ def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
 
 
 def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nbytes: int) -> bool:
-    """Whether a unit's next version may be predicted. ``chains``: those of the newest version."""
+    """Whether a unit's next version may be predicted. ``chains``: as for ``run_of``."""
     if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
         return False
     stored = sum(chain[-1].stored for chain in chains)
@@ -168,7 +165,7 @@ def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nby
 
 
 class RuleChooser:
-    """Determines the rules of units. Call it for the largest unit first."""
+    """Determines the rules of units. Call ``choose`` for the largest unit first."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -194,7 +191,7 @@ class RuleChooser:
         return known[-1]
 
     def _compared(self, chosen: dict[str, ChosenRule], dtype: str, steps: Steps) -> Rules | None:
-        """The rules that save bytes over plain deltas; None if they save too little in total."""
+        """The rules that save bytes, compared with plain deltas; None if the sum is too small."""
         sample, better, today, total = _cut(steps, sample_of), dict[str, ChosenRule](), 0.0, 0.0
         for name, new in sample.new.items():
             if new.data == sample.old[name].data:
@@ -224,7 +221,7 @@ class RuleChooser:
 
 
 def _fits(rules: Rules, steps: Steps) -> bool:
-    """Whether rules of another unit predict a few elements of this unit about as well."""
+    """Whether the rules of another unit predict the first elements of this unit's tensors well."""
     few = _cut(steps, lambda data: data[:_CHECKED])
     for name, chosen in rules.chosen.items():
         if chosen.inputs and chosen.exact >= _AS_GOOD:
@@ -237,7 +234,7 @@ def _fits(rules: Rules, steps: Steps) -> bool:
 
 
 def _named(chosen: ChosenRule) -> int:
-    """Bytes of a record's header that name the inputs of a prediction."""
+    """The number of header bytes that name the inputs of a prediction."""
     return 1 + BASE_BYTES * len(chosen.inputs) if chosen.inputs else 0
 
 
