@@ -1,7 +1,7 @@
 """``mvc fsck``.
 
 Lists damage, the versions that need damaged data, and the versions that cannot be recovered. The
-exit code is 4 if there is damage; with --repair, if damage is left after the repair.
+exit code is 4 if there is damage; with --repair, if damage remains.
 """
 
 from __future__ import annotations
