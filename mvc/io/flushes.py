@@ -39,9 +39,8 @@ class Flushes:
         Raises the error of an earlier file whose flush failed.
         """
         self._waiting.append((file, path))
-        if (
-            not self._at_once or len(self._waiting) == 1
-        ):  # the last file is flushed by ``__exit__``, without a thread
+        # ``__exit__`` flushes the last file: a single file needs no thread.
+        if not self._at_once or len(self._waiting) == 1:
             return
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor  # late: slow to import

@@ -1,4 +1,4 @@
-"""Names the process that has a file lock, for messages. Linux shows this process."""
+"""Names the process that has a file lock, for messages. Works only on Linux."""
 
 from __future__ import annotations
 

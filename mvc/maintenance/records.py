@@ -1,7 +1,7 @@
-"""Finds the sound and the damaged parts of packs, the files in which a repository stores its data.
+"""Finds sound records, damaged ranges, and ranges that two journal entries claim, in packs.
 
-A *region* is a range of a pack that a journal entry names. A region consists of *records*. A record
-has a header and stored data.
+A pack is a file in which a repository stores its data. A *region* is a range of a pack that a
+journal entry names. A region consists of *records*. A record has a header and stored data.
 """
 
 from __future__ import annotations

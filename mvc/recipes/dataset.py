@@ -1,4 +1,4 @@
-"""Versions the data sets of trainings. A data set is a version with the tag ``data/NAME``.
+"""Stores each data set of a training as a version with the tag ``data/NAME``.
 
 A *stored* data set is a version that contains the files of the data set. A *reference* is a version
 that contains only ``reference.json``: the path of the data set, and the size and hash of each file.
@@ -211,7 +211,7 @@ def used(repo: Repository, argument_: DataArgument) -> Used:
         named = {name: Path(path) for name, path in argument_.items()}
     elif argument_ is not None:
         named = {Path(argument_).resolve().name: Path(argument_)}
-    if len(named) >= MAX_NEEDS:  # one of the needs is the initial weights
+    if len(named) >= MAX_NEEDS:  # one of MAX_NEEDS is for the initial weights
         raise CannotRecord(
             f"a training has at most {MAX_NEEDS - 1} data sets",
             hint="put the files into one folder, which is one data set",

@@ -1,7 +1,7 @@
 """Lists the kinds of remotes: for each URL scheme, the properties of its remotes.
 
 Other modules do not compare schemes, but read these properties. One property is the module that
-opens such a remote. This module is imported when a remote is opened.
+opens remotes of the scheme. This module is imported when a remote is opened.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ class RefPlan(Struct, frozen=True):
     """The refs of a remote that a push changes.
 
     ``tips``: versions of all refs that the push names, including refs that do not move.
-    ``passed_over``: tags that are not pushed, because the remote has another version under the
-    name. ``denied``: scopes that the token lacks, so that mvc does not push some tags that the user
-    did not name.
+    ``passed_over``: tags that are not pushed, because the remote's tag has another version.
+    ``denied``: scopes that the token lacks for tags that the push does not name. These tags are not
+    pushed.
     """
 
     updates: tuple[RefUpdate, ...]
@@ -92,9 +92,9 @@ def plan_updates(
 def with_tags(
     store: Store, remote: Remote, head: RemoteHead, plan: RefPlan, *, needed: Collection[CommitId]
 ) -> RefPlan:
-    """Adds tags to a plan: the tags of all versions that the remote has after the push.
+    """Adds to a plan the tags of all versions that the remote has after the push.
 
-    Tags of data sets are added for the versions in ``needed``, too.
+    ``needed``: versions of data sets, whose tags are added, too.
     """
     theirs = (v for v in head.refs.values() if isinstance(v, CommitId))
     led_to = Ancestors(store.snapshot, filter(store.snapshot.has_commit, [*theirs, *plan.tips]))

@@ -25,7 +25,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
 """Uploads leave at least this many bytes of the disk free.
 
-If less than four times this number is free, uploads leave a quarter of the free bytes.
+On a nearly full disk, uploads leave only a quarter of the free bytes.
 """
 _DEEPEST = 8
 _FOLDERS = 1000  # maximum number of folders that are searched for repositories
@@ -53,9 +53,9 @@ class Served:
         return serve(self._repo, caller.scopes, sender=caller.sender).receive(incoming)
 
     def cache_key(self, wanted: Wanted) -> Hashable:
-        """A cache key for the answer to a request for a live version.
+        """The key under which the server caches its answer to ``wanted``.
 
-        If the state is forgotten, the key changes. So the server does not send the cached state.
+        The key changes if a state is forgotten, so that the server does not send a cached copy.
         """
         return self, wanted, self.transport.mark(wanted.live)
 
@@ -103,7 +103,7 @@ class Repositories:
     def __init__(
         self, fs: FileSystem, folder: Path, quota: int | None = None, *, shown: str = "at this URL"
     ) -> None:
-        """``shown``: words for the folder in messages to clients, which must not see its path."""
+        """``shown``: replaces the path of the folder in messages to clients."""
         self.fs = fs
         self._shown = shown
         self.folder = fs.realpath(folder)

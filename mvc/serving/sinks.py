@@ -37,9 +37,9 @@ class Sink(Protocol):
     """Receives the live versions from a Follower."""
 
     def serving(self, repo: Repository, live: Deployed) -> AbstractContextManager[None]:
-        """A context manager. Its start puts the version ``live`` into use.
+        """A context manager. The start of its ``with`` block puts the version ``live`` into use.
 
-        If the ``with`` block raises an error, the previous version is put into use again. ``live``
+        If the block raises an error, the previous version is put into use again. ``live``
         may be the version that is in use.
         """
 

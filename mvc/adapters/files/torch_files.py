@@ -69,7 +69,7 @@ _MAX_VISITS = 4 * MAX_TENSORS
 _MAX_PATH = MAX_NAME_BYTES + 1
 _MAX_STEP = 1 << 62
 OLD_HEAD = rb"\x80.{1,16}" + re.escape(b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
-"""First bytes of the old format: a pickle of the number that torch.save writes first."""
+"""First bytes of the old format: a pickle of torch's magic number."""
 
 _COUNT = 8  # in the old format, 8 bytes before each storage have its number of elements
 _BIG_MEMBER = MIB
@@ -180,7 +180,7 @@ def _paired(path: str | None, pairs: Iterable[Any]) -> Iterator[tuple[str | None
 
 
 def _join(path: str | None, part: str) -> str:
-    """As ``join``, but truncates a long name to a length that is still too long to be stored."""
+    """As ``join``, but truncates a long name. The truncated name is still refused as too long."""
     return join(path, part)[:_MAX_PATH]
 
 

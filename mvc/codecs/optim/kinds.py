@@ -1,4 +1,4 @@
-"""Lists the formulas by which an optimizer of ``torch.optim`` may have made its last step.
+"""Lists the formulas that may predict a step of an optimizer of ``torch.optim``.
 
 A step changes a parameter and its optimizer states, which are called *members* here. A *rule* is a
 formula that computes the new value of a member from its old value and from other members (the
@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 Input = tuple[bool, str]
-"""An input of a rule: True for the value before the step, else False; the name of the member."""
+"""An input of a rule: (whether its value before the step is used, name of the member)."""
 
 _M, _V, _X = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
 _S, _B, _W = "square_avg", "momentum_buffer", "param"
@@ -71,7 +71,7 @@ class _GroupNumbers:
         return np.float32(step) if self._capturable else step
 
     def lefts(self, beta: float) -> list[Any]:
-        """1 - beta^step. Several values if machines round beta^step differently."""
+        """The possible values of 1 - beta^step: machines may round beta^step differently."""
         power = beta**self.step
         if not self._capturable:
             return [1 - power]
@@ -172,7 +172,7 @@ KINDS = {
 
 
 def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of the optimizers that have these states and all hyperparameters of ``group``.
+    """The names of the optimizers that have these states, and whose hyperparameters ``group`` has.
 
     The optimizer with the most hyperparameters is first.
     """
@@ -204,8 +204,8 @@ def candidates(
 def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
     """Yields (whether ``lr`` is a tensor, whether the step is a tensor) for all possible cases.
 
-    If ``lr`` is no float32 number, it is no tensor. Fused kernels of GPUs compute as if ``lr`` and
-    the step were tensors.
+    If float32 cannot represent ``lr`` exactly, ``lr`` is no tensor. Fused kernels of GPUs compute
+    as if ``lr`` and the step were tensors.
     """
     lr, fused = group.get("lr"), group.get("fused") is True
     with np.errstate(all="ignore"):

@@ -2,7 +2,7 @@
 
 ``mvc train-distributed`` starts this process for each worker of a distributed training. The process
 runs SCRIPT as Python would, and ends when its parent ends. If SCRIPT raises an error of mvc, all
-processes of the training get its message.
+processes of the training get the message of the error.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
     ``epoch``. With ``batch``, every ``every_n_batches``-th batch is recorded. ``resume`` is the
     version from which the first ``fit`` continues. ``include`` lists parts to record: ``model``,
     ``optimizer``, ``rng``; by default all. The other options are those of ``mvc.Recorder``. A
-    pipeline that needs the data of a batch is refused, since Keras does not provide it. A pipeline
+    pipeline that needs the data of a batch is refused: Keras gives callbacks no data. A pipeline
     that needs the loss uses the loss that Keras logs.
     """
 

@@ -1,4 +1,4 @@
-"""Verifies received data (journal entries and their records) before the data become visible.
+"""Verifies a received *slice* (journal entries and their records) before it becomes visible.
 
 A *content* is the bytes of a tensor. A *coding* is a stored form of a content: in full, or as a
 delta from another content, the *base*. A delta may also need other contents, its *inputs*, to
@@ -157,7 +157,7 @@ class _Proof:
         self._uses: Counter[_Name] = Counter()  # how many codings still need a base
         self._codes: Counter[tuple[bytes, int]] = Counter()  # number of codings of each piece
         self._hashing = self._pool.submit(lambda: None)  # hashes the last piece of a large object
-        self._hashed_last: memoryview | None = None  # the hashed piece, if not needed
+        self._hashed_last: memoryview | None = None  # the hashed piece, if it is no base
         self._spare: memoryview | None = None  # memory to use again: new memory costs page faults
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
@@ -311,7 +311,7 @@ class _Proof:
             self._shared([walk for walk in every if not _has_transform(walk[1])])
         little = sum(len(out) for _, _, out in every) < _LITTLE
         code = partial(self._coded, grouped=grouped)
-        if little or len(walks) == 1:  # one unit at a time, whose chunks threads may share
+        if little or len(walks) == 1:  # one unit at a time; threads may share its chunks
             coded = [code(unit, parallel=not little) for unit in walks]
         else:
             running = [self._pool.submit(code, unit) for unit in walks]

@@ -215,5 +215,5 @@ class _After:
 
 
 def _is_predictable(spec: TensorSpec) -> bool:
-    """Whether an optimizer step may predict a tensor. This takes as long as decoding a delta."""
+    """Whether an optimizer step may predict a tensor. Predicting takes as long as decoding."""
     return spec.dtype in PREDICTED

@@ -83,7 +83,7 @@ def pack_numbers(fs: FileSystem, folder: Path) -> list[int]:
 class PackReader:
     """Random access to records. Safe across threads; open files are cached."""
 
-    _cached = 4096  # headers
+    _cached = 4096  # maximum number of cached headers
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
         self._fs = fs
@@ -297,7 +297,7 @@ class RecordReader:
         )
 
     def ahead(self) -> RecordReader:
-        """A reader for one pass over many entries in order. Damage is reported as by this one."""
+        """A reader for one pass over many entries in order, with the same ``report``."""
         return RecordReader(self._packs.ahead(), self._journal, self._report)
 
     def forget(self) -> None:

@@ -1,9 +1,9 @@
 """Decodes stored objects, such as tensors: first a full record, then the deltas that follow.
 
-An object is divided into pieces of at most 32 MiB. A *payload* is an encoded piece. It consists of
-encoded chunks of 1 MiB. Some deltas are differences from a prediction. The formula of an
-optimizer's step computes this prediction from the base (the tensor before the step) and from
-*inputs*, other tensors such as moments.
+An object is divided into pieces of at most 32 MiB. A *payload* is an encoded piece, in chunks
+of 1 MiB. Some deltas are differences from a prediction. The formula of an optimizer's step computes
+this prediction from the base (the tensor before the step) and from *inputs*, other tensors such as
+moments.
 """
 
 from __future__ import annotations

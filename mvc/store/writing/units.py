@@ -191,7 +191,7 @@ class RuleChooser:
         return known[-1]
 
     def _compared(self, chosen: dict[str, ChosenRule], dtype: str, steps: Steps) -> Rules | None:
-        """The rules that save bytes, compared with plain deltas; None if the sum is too small."""
+        """The rules that save bytes, compared with plain deltas; None if they save too little."""
         sample, better, today, total = _cut(steps, sample_of), dict[str, ChosenRule](), 0.0, 0.0
         for name, new in sample.new.items():
             if new.data == sample.old[name].data:
