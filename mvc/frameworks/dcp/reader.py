@@ -143,8 +143,7 @@ class _State:
         planner.set_up_planner(file.nested(self._placeholder), is_coordinator=True)
         self._flat: dict[str, Any] = planner.state_dict
         _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
-        # Maps the name of an object in torch to its key in mvc. Name and key differ only if the name
-        # is empty.
+        # Maps the name of an object in torch to its key in mvc. They differ for an empty name.
         self._saved = {} if objects is None else objects.nested(lambda _, key: key)
         for name in self._saved:
             self.metadata.state_dict_metadata[name] = BytesStorageMetadata()
