@@ -8,6 +8,8 @@ the losses of presets in trainings on images and texts.
   above the bound in 95 % of these trainings.
 - ``speed="slow"``: mvc chooses a preset with a guard. The guard compares accuracies on the user's
   data. If a loss above the bound is significant, the guard stores weights more exactly.
+
+The choice of a preset for requirements is from the VSOL thesis (section 5.1).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A *step* is the lossy delta of one tensor: it adds to each element a number from a small table. The
 pipeline determines how these numbers are chosen. Tensors of the same dtype and *kind* share a
 table, unless the pipeline has the option ``tensor``. The kinds are weights, and each moment of an
-optimizer, because weights and moments differ by orders of magnitude.
+optimizer, because weights and moments differ by orders of magnitude. The paper of LC-Checkpoint
+calls the tensors that share a table the flattened vector.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The setting ``store.max_recovery``, or an option of the commit, can limit the re
 seconds to restore a version. Then a version is stored in full if decoding its deltas would exceed
 the limit. Without a limit, every ``store.reset_interval``-th version is stored in full. The setting
 ``store.storage_weight`` says how many seconds of decoding a stored gigabyte is worth. With this
-setting, a version is also stored in full if the saved seconds are worth the bytes.
+setting, a version is also stored in full if the saved seconds are worth the bytes. Source: VSOL
+thesis, section 3.2.8, which calls the limit MDTT.
 
 A *chain* is a reset point and the deltas that follow the reset point. A *run* is a sequence of
 versions that are stored as optimizer steps (``mvc.store.writing.units``).
