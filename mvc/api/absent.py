@@ -1,7 +1,7 @@
 """Fetches absent states, which were forgotten by a retention rule or were never fetched.
 
-The methods of ``Repository`` that read states call ``with_states``. Functions of lower layers never
-fetch. So a method that needs no state, such as ``history``, fetches nothing.
+The methods of ``Repository`` that read states call ``with_states``. All other methods, such as
+``history``, fetch nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def with_states(store: Store, config: Config, act: Callable[[], _T]) -> _T:
     """Calls ``act``. If a state is absent, fetches the state and calls ``act`` again.
 
     Each state is fetched at most once, from a remote with the option ``lazy``. If no remote has
-    this option, raises StateForgotten with a hint, which has the command that fetches the state.
+    this option, raises StateForgotten. The hint of this error names the command that fetches the
+    state.
     """
     fetched = set[bytes]()
     while True:
@@ -40,8 +41,7 @@ def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
     """Fetches the state that ``error`` names, from the first remote that is lazy and has the state.
 
     If all lazy remotes fail, raises the error of the first lazy remote. If no remote is lazy,
-    raises StateForgotten with the message of ``error``. The hint has the command that fetches the
-    state.
+    raises StateForgotten again, with a hint that names the command that fetches the state.
     """
     assert error.absent is not None
     version, failed = CommitId(error.absent), list[MvcError]()
@@ -60,7 +60,7 @@ def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
 
 
 def fetch_hint(store: Store, version: CommitId) -> str | None:
-    """A sentence with the command that fetches an absent state.
+    """A hint for the user: the command that fetches the absent state of ``version``.
 
     None if the repository has no remote, or if the state is stored or purged.
     """

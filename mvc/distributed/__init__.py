@@ -1,8 +1,9 @@
-"""Distributed training of one model: workers communicate only if their models changed enough.
+"""Distributed training of one model with little communication.
 
-This package contains the protocols (pure state machines), the codecs of their messages, a simulator
-in one process, and the runner on ``torch.distributed``. The runner stores global models as
-versions.
+Each worker trains a copy of the model. Workers send their changes only when the copies have changed
+enough. Then a *global model* is computed from all copies and committed as a version. This package
+has the protocols (which decide when workers send), the codecs of messages, a simulator in one
+process, and the runner, which uses ``torch.distributed``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Results of ``evaluate``: how many samples of a batch the weights classify correctly."""
+"""How many samples of a batch the weights of a model classify correctly.
+
+The caller passes a function ``evaluate(weights, batch)``. This module calls the function, and
+checks and converts its results.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +51,10 @@ def right_of(
 ) -> NDArray[np.bool_]:
     """Which samples of a batch the weights classify correctly.
 
-    If ``evaluate`` returns accuracies, it is called for each label. Then nobody knows which samples
-    are correct, and the first samples of each label count as correct. With ``last``, the last
-    samples count as correct. So if one of two sets of weights is evaluated with ``last``, the
-    results of the two sets differ in as many samples as possible.
+    If ``evaluate`` returns only accuracies, it is called once for each label. An accuracy does not
+    show which samples are correct. So for each label, the first samples count as correct; with
+    ``last``, the last samples. To compare two models, pass ``last`` for one of them: then their
+    results differ in as many samples as the accuracies allow.
     """
     if not len(batch):
         return np.zeros(0, np.bool_)
@@ -70,7 +74,10 @@ def right_of(
 
 
 class LabelledBatch:
-    """Inputs with one label each: tensors, arrays or lists. ``keys``: the labels as text."""
+    """A batch of inputs, with one label for each input. ``keys``: the labels as text.
+
+    Inputs and labels are tensors, arrays or lists.
+    """
 
     def __init__(self, inputs: Any, labels: Any) -> None:
         """Raises WrongUsage if inputs and labels differ in length, or labels have several
@@ -112,7 +119,10 @@ class LabelledBatch:
         return LabelledBatch(_rows(self.inputs, rows), _rows(self.labels, rows))
 
     def followed_by(self, other: LabelledBatch) -> LabelledBatch:
-        """These samples, then those of ``other``. Both batches have the same form and device."""
+        """These samples, followed by the samples of ``other``.
+
+        The two batches must have the same form and be on the same device.
+        """
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
         return LabelledBatch(*(_joined(one, two) for one, two in pairs))
 
@@ -122,7 +132,7 @@ class LabelledBatch:
         return LabelledBatch(*(_moved(own_values, target) for own_values, target in pairs))
 
     def like(self, other: LabelledBatch) -> bool:
-        """Whether samples of ``other`` have the same form as these samples."""
+        """Whether samples of the two batches have the same type, shape and dtype."""
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
         return all(_form(one) == _form(two) for one, two in pairs)
 
@@ -134,7 +144,7 @@ def _has_rows(values: Any) -> bool:
 def _rows(values: Any, rows: NDArray[np.integer]) -> Any:
     if isinstance(values, list | tuple):
         return [values[row] for row in rows]
-    # detach: do not retain the computation graph
+    # Without detach, the copy would keep the computation graph of torch in memory.
     return values.detach()[rows] if hasattr(values, "detach") else values[rows]
 
 
@@ -162,7 +172,7 @@ def _form(values: Any) -> tuple[object, ...]:
 
 
 def _by_sample(answer: object) -> NDArray[np.bool_] | None:
-    """The result for each sample, if ``answer`` is an array or tensor of one dimension."""
+    """The result for each sample. None if ``answer`` is not an array with one dimension."""
     if getattr(answer, "ndim", 0) != 1:
         return None
     values: Any = answer
@@ -201,7 +211,7 @@ def number_of(value: Any) -> float | None:
 
 
 def wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
-    """The error for a result of a callback that is not ``wanted``."""
+    """The error if ``function`` returned ``value``. ``wanted``: what it must return, in words."""
     kind = type(value).__name__
     if isinstance(value, tuple):
         kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"

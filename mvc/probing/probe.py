@@ -1,4 +1,7 @@
-"""``mvc.probe``: runs a model twice, or once and compares with a saved run."""
+"""``mvc.probe``: checks whether two runs of a model give the same bits, layer by layer.
+
+The first run may be a saved run, such as a run on another machine.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,9 @@ _BEFORE = 5  # rows before the first row that differs
 class Probe(Struct, frozen=True):
     """The comparison of two runs. ``first`` may be a saved run.
 
-    ``rows``: the calls of layers in forward order. ``difference``: the first difference; None if
-    everything agrees. ``causes``: likely causes of the difference, the most likely first.
+    ``rows``: one row for each call of a layer, in forward order. ``difference``: the first
+    difference; None if all bits agree. ``causes``: likely causes of the difference, the most likely
+    first.
     """
 
     first: Summary
@@ -74,9 +78,9 @@ class Probe(Struct, frozen=True):
         return self.rows[start : start + most]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the run ``second`` as JSON, to be passed as ``against`` on another machine.
+        """Writes the run ``second`` as JSON. Pass this file as ``against``, on any machine.
 
-        If layers were selected, their tensors are written to ``path`` + ``.safetensors``.
+        If layers were selected with ``only``, writes their tensors to ``path`` + ``.safetensors``.
         """
         _save(self.second, Path(path))
 
@@ -120,11 +124,11 @@ def probe(
     Python before the model is created and before each run. ``threads`` and ``deterministic`` are as
     in ``torch.set_num_threads`` and ``torch.use_deterministic_algorithms``; None changes nothing.
 
-    Afterwards, weights, gradients, modes, random generators and settings are as before. Any other
-    attribute that a run changes stays changed. If the runs differ, the model runs up to ten more
-    times to find the cause. Raises WrongUsage for wrong arguments and for a file that is not a
-    summary, and UnsupportedTensor for sparse, quantised or distributed tensors. Exceptions of the
-    model are passed on.
+    If the runs differ, the model runs up to ten more times to find the cause. Afterwards, weights,
+    gradients, modes, random generators and settings are as before. If a run changes any other
+    attribute, it stays changed. Raises WrongUsage for wrong arguments and for a file that
+    ``Probe.save`` did not write, and UnsupportedTensor for sparse, quantised or distributed
+    tensors. Exceptions of the model are passed on.
     """
     if isinstance(only, str):
         raise WrongUsage("only is a text: it must be a list of texts", hint=f"only=[{only!r}]")
@@ -211,14 +215,13 @@ def _module_and_inputs(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
     return model, inputs
 
 
-# -- summaries as JSON files: every field is checked, nothing is executed --------------------------
+# -- runs as JSON files: every field is checked, nothing is executed -------------------------------
 
 
 def _save(run: Summary, path: Path) -> None:
-    """Writes the summary as JSON, replacing a file of that name.
+    """Writes a run as JSON to ``path``, and its tensors, if any, to ``path`` + ``.safetensors``.
 
-    If tensors were recorded, they are written to a second file, whose name has ``.safetensors``
-    appended. Raises WrongUsage if the JSON would be too large to be read.
+    Replaces existing files. Raises WrongUsage if the JSON would be too large for ``_load``.
     """
     fs = FileSystem()
     fields = fields_of(replace(run, tensors={}), _SCHEMA)

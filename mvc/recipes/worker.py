@@ -1,10 +1,11 @@
-"""The replay process: ``python -m mvc.recipes.worker PARENT PIPE``, started by ``replay``.
+"""The replay process, which runs recorded trainings again: it receives jobs and sends events.
 
-A job is a training to run again; events report its progress. Jobs and events are JSON objects,
-which go through the pipe, a descriptor inherited from the process ``PARENT``. On Linux, a fork of
-this process runs each job. So torch is imported once, and no training sees changes that another
-training made. A job with ``fork`` false runs in the process itself, which then ends. During a job,
-the process ends when the pipe closes, so the process never outlives its parent.
+A job is a training to run again. Events report the progress of a job. ``mvc.recipes.replay`` starts
+this process as ``python -m mvc.recipes.worker PARENT PIPE``. ``PARENT`` is the id of the starting
+process. ``PIPE`` is an inherited file descriptor. Jobs and events are JSON objects in this pipe.
+
+A job with ``fork`` runs in a fork of this process. So torch is imported once for many jobs, and no
+job sees changes that another job made. Without ``fork``, this process runs the job and ends.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _do(job: Job, events: Connection[Any, Any]) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends a fork without finalizing the interpreter, because this would copy shared memory."""
+    """Ends a fork without finalizing the Python interpreter, which would copy shared memory."""
     for child in multiprocessing.active_children():
         child.terminate()
         child.join()
@@ -96,17 +97,16 @@ def _end(code: int) -> NoReturn:
 
 
 def _end_with_pipe(pipe: int) -> None:
-    """Ends the process when the pipe closes. During a job, the parent sends nothing through the
-    pipe.
+    """Waits until the pipe closes, and ends the process. So a job ends when its parent has ended.
+
+    During a job, the parent sends nothing through the pipe.
     """
     os.read(pipe, 1)
     os._exit(3)
 
 
 def _end_with(parent: int) -> None:
-    """Makes Linux end this process when its parent ends, even while code holds Python's global
-    lock.
-    """
+    """On Linux: makes the kernel kill this process when the process ``parent`` ends."""
     if sys.platform == "linux" and os.getppid() == parent:
         signal_at_end_of_parent(signal.SIGKILL)
         if os.getppid() != parent:
@@ -118,7 +118,7 @@ def _send(events: Connection[Any, Any], event: Event) -> None:
 
 
 def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
-    began, last = time.monotonic(), 0.0  # the reported seconds include the preparation
+    began, last = time.monotonic(), 0.0  # ``Ended.seconds`` includes the preparation
     commit = CommitId.parse(job.version)
     recipe = recipe_of(repo, commit)
     carrier = recipe.carrier(commit)
@@ -175,10 +175,9 @@ def _versions(
     events: Connection[Any, Any],
     began: float,
 ) -> Iterator[float]:
-    """Trains from a full state (a stored training state) to ``commit``, and writes the versions in
-    ``job.wanted``.
+    """Trains from the preceding stored training state to ``commit``.
 
-    Yields the seconds spent on each write.
+    Writes the weights of each version in ``job.wanted``. Yields the seconds that each write took.
     """
     wrote = 0.0
     for version, batches in segment(repo, commit).items():

@@ -1,9 +1,9 @@
 """Fetches from a remote: copies versions that this repository lacks, and updates tracking refs.
 
-The branch NAME of a remote R becomes the ref ``remotes/R/NAME``. A tag of R becomes a local tag,
-unless another local ref has its name. A journal is the log of a repository's operations. The file
-``.mvc/remotes/R/place`` records the position up to which the journal of R was read. Without this
-file, a fetch reads the journal from the beginning.
+The branch NAME of a remote R becomes the tracking ref ``remotes/R/NAME``. A tag of R becomes a
+local tag if no local branch and no other local tag has the same name. A fetch reads the journal
+(the log of all operations) of R. The file ``.mvc/remotes/R/place`` records how far the journal was
+read, so the next fetch reads only new operations.
 """
 
 from __future__ import annotations
@@ -61,13 +61,12 @@ from mvc.store.store import Store
 from mvc.types import Progress
 
 IN_VAIN = 10_000
-"""Limit of consecutive slices (parts of a transfer) without anything new.
+"""Maximum number of consecutive slices (parts of a transfer) without new data.
 
-A remote that sends more such slices is refused. It is refused, too, if they took longer than
-``waiting.WORK`` seconds. The time limits of connections do not stop such a remote, because data
-arrive.
+A fetch fails if the remote sends more slices without new data, or sends no new data for
+``waiting.WORK`` seconds.
 """
-_NAMED = 10_000  # limit of recorded versions that the remote purged and this repository retains
+_NAMED = 10_000  # maximum number of versions in ``KnownPlace.retained``
 
 
 def fetch(
@@ -83,9 +82,9 @@ def fetch(
     """Copies new versions, refs and statements from a remote. The data are durable on return.
 
     A statement is a deployment, an annotation or a purge. ``states``: which states to fetch.
-    ``prune``: delete refs of branches that the remote deleted. ``nodes``: fetch reports of nodes
-    (machines that serve a model), too. Raises HistoryMissing if the remote was rolled back or
-    replaced; RemoteUnreachable; RemoteRefused; and the errors of the store.
+    ``prune``: delete tracking refs of branches that the remote deleted. ``nodes``: whether to fetch
+    reports of nodes (machines that serve a model). Raises HistoryMissing if the remote was rolled
+    back or replaced; RemoteUnreachable; RemoteRefused; and the errors of the store.
     """
     if not remote.name:
         raise WrongUsage(
@@ -122,7 +121,7 @@ def fetch_from(
         work.retained.update(dict.fromkeys(map(CommitId, known.retained)))
     if read is not None and {*read.passed} - {
         *remote.disbelieved
-    }:  # fetch statements that were skipped before
+    }:  # earlier fetches skipped statements that are accepted now: read the whole journal
         after = None
     if after != head.place or not _is_whole(store, head):
         snapshot = store.fresh()
@@ -133,7 +132,7 @@ def fetch_from(
         if after is not None and not _is_whole(store, head):
             transfer(transport.send, work.apply, replace(wanted, after=None), (), tally=work.tally)
     for id_ in _live_without_state(store) if isinstance(wanted.states, int) else ():
-        # The remote may lack the state, too.
+        # If the remote lacks the state, the fetch continues without it.
         with suppress(StateForgotten, UnknownRevision, WeightsDropped):
             work.bring(transport, (id_,))
     updates = [*_updates(store, remote, head, prune=prune)]
@@ -204,9 +203,9 @@ def _live_without_state(store: Store) -> list[CommitId]:
 
 
 def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> Iterator[RefUpdate]:
-    """The changes of local refs that follow from the remote's refs.
+    """The changes to make to local tags and tracking refs, so that they match the remote's refs.
 
-    Call it after the versions are received.
+    Call this function after the versions are received.
     """
     own = f"{REMOTE}{remote.name}/"
     for name, new in sorted(head.refs.items()):
@@ -235,10 +234,10 @@ def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> 
 
 
 def _is_free(store: Store, tag: str, new: CommitId) -> bool:
-    """Whether a remote's tag may become a local tag.
+    """Whether a remote's tag, which names the version ``new``, may become a local tag.
 
-    It may if no local branch or tag has its name. The tag of a data set may become a local tag,
-    too, if the local tag then moves to a later version.
+    True if no local branch or tag has the name. If a local tag has the name, true only for the tag
+    of a data set, if ``new`` is not older than the version of the local tag.
     """
     short, at = tag.removeprefix(TAG), store.snapshot.ref(tag)
     if store.snapshot.ref(BRANCH + short) is not None or store.snapshot.ref(HEAD) == short:
@@ -260,7 +259,10 @@ def _is_whole(store: Store, head: RemoteHead) -> bool:
 
 
 class _Fetch:
-    """Receives slices. ``retained``: versions that are purged at the remote, but not here."""
+    """Stores the slices that a remote sends.
+
+    ``retained``: versions that are purged at the remote, but not in this repository.
+    """
 
     def __init__(
         self, store: Store, config: Config, remote: Remote, before: Known,
@@ -272,7 +274,7 @@ class _Fetch:
         self._in_vain, self._news_s = 0, time.monotonic()
 
     def known(self, place: Place) -> KnownPlace:
-        """The facts to record about the remote after its journal was read up to ``place``."""
+        """What to record about the remote if its journal was read up to ``place``."""
         store, remote = self._store, self._remote
         present = (
             id_ for id_ in self.retained if not remote.tombstones and store.snapshot.has_commit(id_)
@@ -311,9 +313,10 @@ class _Fetch:
         return receive(self._store, self._config, incoming, local=True)
 
     def _accepted(self, sent: Sent) -> Sent:
-        """An entry without the statements that fetches from this remote ignore.
+        """``sent`` without the statements that fetches from this remote ignore.
 
-        Notes ignored tombstones (purges) in ``retained``.
+        If tombstones (statements that purge a version) are ignored, adds their versions to
+        ``retained``.
         """
         statements, remote = sent.decoded, self._remote
         if not remote.tombstones:

@@ -1,4 +1,8 @@
-"""Checkouts of killed processes: the folder with plans of checkouts, and how checkouts ended."""
+"""The result of finishing checkouts that killed processes left incomplete.
+
+A checkout first writes a plan, a file that lists the files to replace. If the process is killed,
+the next command completes or undoes the checkout with this plan.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,16 @@ from pathlib import Path
 from msgspec import Struct
 
 PLANS = "checkouts"
-"""The folder in ``.mvc`` with plans of running checkouts (``mvc.io.replacement``)."""
+"""Name of the folder in ``.mvc`` with the plans of checkouts (``mvc.io.replacement``)."""
 
 
 class Interrupted(Struct):
-    """How checkouts of killed processes ended.
+    """What the next command did about checkouts of killed processes.
 
-    ``replaced``: files that were replaced to complete checkouts. ``moved_head``: whether HEAD
+    ``replaced``: files that were replaced to complete a checkout. ``moved_head``: whether HEAD
     moved. ``given_up``: files that stay unchanged because their checkout was undone.
-    ``left_alone``: temporary files that a plan names, but no checkout wrote.
+    ``left_alone``: files that a plan names as temporary files, but that no checkout wrote. These
+    files were not deleted.
     """
 
     replaced: tuple[Path, ...] = ()

@@ -1,4 +1,8 @@
-"""Creates protocols by name, and checks their options."""
+"""Creates protocols of distributed training by name, such as ``fgm``, and checks their options.
+
+A protocol determines when workers exchange their models. It has a class for the coordinator and a
+class for the workers.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,9 @@ from mvc.errors import WrongUsage
 
 
 class NamedProtocol(Protocol, frozen=True):
-    """A protocol that creates its coordinator and its workers. Use ``protocol_named`` to create
-    it.
+    """The name and options of a protocol. Creates coordinators and workers with these options.
+
+    Call ``protocol_named`` to create a ``NamedProtocol``.
     """
 
     def coordinator(
@@ -38,7 +43,10 @@ class NamedProtocol(Protocol, frozen=True):
 
 
 OPTIONS: Mapping[str, Any] = get_type_hints(Protocol, include_extras=True) | {"safe": SafeName}
-"""Maps each option of a protocol to its type. ``safe`` may be an object, too (``Own``)."""
+"""Maps the name of each option to the type of its values.
+
+The value of ``safe`` may also be an object with methods ``value`` and ``gradient``.
+"""
 
 _UNITS = {"radius", "relative", "rho", "period"}
 _MONITORS = {*_UNITS, "safe"}
@@ -62,7 +70,10 @@ _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str
     "local-sgd": (*_PERIODIC, {"every": 16}, {"every"}),
     "diloco": (*_PERIODIC, {"every": 16, **_NESTEROV}, {"every"} | _OUTER),
 }
-"""For each protocol: coordinator, worker, preset options, and options in addition to ``_ALL``."""
+"""Maps the name of each protocol to its classes, its preset options and the names of options.
+
+A caller may set the named options, and the options in ``_ALL``.
+"""
 
 PROTOCOLS = tuple(_KINDS)
 
@@ -70,8 +81,9 @@ PROTOCOLS = tuple(_KINDS)
 def protocol_named(name: str, **options: Any) -> NamedProtocol:
     """The protocol with this name. Raises WrongUsage for invalid names, options and values.
 
-    ``options``: those of ``Protocol``. None means the default. If no unit of the radius is set, the
-    training measures the radius.
+    ``options``: fields of ``Protocol``. None means the default. The options ``radius``,
+    ``relative``, ``rho`` and ``period`` exclude each other. If a protocol needs a radius and none
+    of them is set, the training measures the radius.
     """
     if name not in _KINDS:
         raise WrongUsage(f"there is no protocol {name}: use one of {', '.join(PROTOCOLS)}")
@@ -95,9 +107,9 @@ def protocol_named(name: str, **options: Any) -> NamedProtocol:
 
 
 def valid(name: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
-    """``value`` converted to the type ``kind``. Raises WrongUsage.
+    """The value of the option ``name``, converted to the type ``kind``. Raises WrongUsage.
 
-    Unless ``strict``, ``value`` may be a text.
+    If ``strict`` is false, texts are converted, too: ``"0.5"`` becomes 0.5.
     """
     own = kind is SafeName and callable(getattr(value, "gradient", None))
     try:

@@ -1,4 +1,4 @@
-"""Helpers for callbacks that restore a version."""
+"""Helpers for framework callbacks (Lightning, accelerate) that continue a recorded training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mvc.training.state.optimizers import Placement
 
 
 def alone(states: list[Any]) -> tuple[Any, list[Any]]:
-    """The form in which the Recorder stores states, depending on their number.
+    """The form in which the Recorder stores the states of optimizers, schedulers or scalers.
 
-    One state: ``(state, [])``. Several: ``(None, states)``.
+    One state: ``(state, [])``. Any other number of states: ``(None, states)``.
     """
     return (states[0], []) if len(states) == 1 else (None, states)
 
@@ -26,9 +26,10 @@ def several(single: Any, states: list[Any]) -> list[Any]:
 
 
 def check_schedulers(kinds: Iterable[Any], schedulers: Iterable[Any]) -> list[str]:
-    """How the functions of schedulers differ from the recorded ones.
+    """Compares the types of schedulers with the recorded types ``kinds``.
 
-    Raises CannotResume for a scheduler of another type.
+    Raises CannotResume if a type differs. Returns one line for each function of a LambdaLR whose
+    name differs from the recorded name.
     """
     pairs = zip(kinds, schedulers, strict=False)
     return [line for kind, one in pairs for line in check_type("scheduler", kind, one)]
@@ -40,8 +41,9 @@ def load_with_optimizers(
     buffers: Mapping[str, Any],
     optimizers: Iterable[tuple[torch.optim.Optimizer, Any]],
 ) -> None:
-    """Loads weights, buffers and optimizers. If the states do not match, raises CannotResume before
-    any change.
+    """Loads weights and buffers into ``model``, and each state into its optimizer.
+
+    If a state does not fit its optimizer, raises CannotResume, and nothing has changed.
     """
     placements = [Placement(model, optimizer, state) for optimizer, state in optimizers]
     load_model(model, weights, buffers)

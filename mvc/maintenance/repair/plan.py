@@ -1,7 +1,8 @@
-"""Repair: decide how to recover each object: from sound records or another source, or not at all.
+"""Plans the repair of a damaged repository: which objects to store again, and from which source.
 
-An *object* is a tensor or a manifest (the list of a version's files). A *record* stores objects.
-This module changes nothing. Its plan lists the records to remove and the objects to store again.
+An *object* is a tensor or a manifest (the list of a version's files). A *record* is a part of a
+pack file that stores objects, in full or as deltas from other objects. A record is sound if its
+bytes match their checksum. This module only makes the plan. ``repair`` executes the plan.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 
 
 class Need(Struct, frozen=True):
-    """An object that a version has. ``spec``: dtype and shape; None for a manifest.
+    """Why an object is needed: a version contains it.
 
-    ``entry_index``: the position of the journal entry of the first version with the object.
+    ``spec``: dtype and shape of a tensor; None for a manifest. ``entry_index``: the index of the
+    journal entry that recorded the first version with the object.
     """
 
     spec: TensorSpec | None
@@ -35,10 +37,10 @@ class Need(Struct, frozen=True):
 
 
 class RepairPlan(Struct):
-    """``lost``: objects that versions need and that no source has. ``ranges``: bytes to quarantine.
+    """``rewrite``: the records to remove and the objects to store again.
 
-    Even a plan without objects to store again is executed if it has damaged ranges, because the new
-    journal then does not name these ranges.
+    ``healed``: the objects that the repair recovers. ``ranges``: damaged bytes to move into the
+    quarantine. ``lost``: objects that versions need, but that no source has.
     """
 
     rewrite: RewritePlan
@@ -48,10 +50,10 @@ class RepairPlan(Struct):
 
 
 def needs_of(stored: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
-    """Maps each object of each state to its need, in the order of versions.
+    """Maps each object of each version to its ``Need``, in the order of versions.
 
-    Leaves out forgotten states, and the objects of manifests that cannot be recovered. Adds the id
-    of every object to ``graph``.
+    Leaves out versions whose state is forgotten, and the tensors of manifests that cannot be
+    recovered. Adds the id of every object to ``graph``.
     """
     history = stored.history
     first_entry: dict[ManifestId, int] = {}
@@ -75,9 +77,7 @@ def needs_of(stored: StorageGraph, graph: SoundGraph, sources: ObjectSources) ->
 def plan_repair(
     survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need], sources: ObjectSources
 ) -> RepairPlan:
-    """Decides for every object what to do. ``sources`` remembers in which source an object was
-    found.
-    """
+    """Makes the plan. ``survey``: the result of reading all records."""
     stored = _SoundRecords(survey, graph, needs)
     restored, lost = _settle(stored, sources)
     leave, encode_again, ranges = set(survey.damaged), set[bytes](), list(survey.ranges)
@@ -116,8 +116,8 @@ def plan_repair(
 def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
     """Maps each object to store again to the name of its source. Also returns the lost objects.
 
-    If an object is lost, the paths through this object are lost, too. So rounds are repeated until
-    no more objects are lost.
+    If an object is lost, deltas from this object cannot be decoded. So more objects may be lost.
+    The search is repeated until no more objects are lost.
     """
     restored: dict[bytes, str] = {}
     lost: set[bytes] = set()
@@ -133,12 +133,11 @@ def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, 
 def _restore_round(
     stored: _SoundRecords, sources: ObjectSources, restored: dict[bytes, str], lost: set[bytes]
 ) -> tuple[dict[bytes, str], set[bytes]]:
-    """One round: finds sources of the objects that cannot be recovered.
+    """Finds sources of the objects that sound records cannot recover.
 
     Also returns the objects without a source. The oldest objects come first, because a restored
     object may be the base of later objects. An object in ``encoded_again`` must be readable from
-    sound records without restored objects. It may count as missing until the next round, which
-    finds its record in the quarantine.
+    sound records alone, without restored objects.
     """
     restored_now: dict[bytes, str] = {}
     missing: set[bytes] = set()
@@ -161,12 +160,12 @@ def _restore_round(
 
 
 class _SoundRecords:
-    """The contents of sound records, and the objects that versions need.
+    """The objects in sound records, and the objects that versions need.
 
-    ``pieces``: maps an object to the offsets of its pieces. ``encoded_again``: objects whose record
-    cannot be copied in part, because its members share one payload, or because it has a manifest
-    and blobs (tensors). ``oldest_first``: all objects, sorted by the entry to which a new record
-    would be added.
+    ``pieces``: maps each object to the offsets of its pieces (large tensors are stored in pieces).
+    ``encoded_again``: objects that are encoded again if another object of their record is removed,
+    because the record cannot be copied in part. ``oldest_first``: all objects, sorted by the
+    journal entry to which a new record of the object would be added.
     """
 
     def __init__(self, survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need]) -> None:
@@ -175,8 +174,8 @@ class _SoundRecords:
         self.encoded_again: set[bytes] = set()
         self._survey = survey
         self._graph = graph
-        # Maps the prefix of an id to the earliest entry that stores the object or names it as a
-        # base. A new record is added to this entry.
+        # Maps the first bytes of an object's id to the index of the earliest journal entry that
+        # stores the object, or a delta from the object.
         self._first_entry: dict[bytes, int] = {}
         self._sound = []
         for record, place, member in survey.objects.all_members():
@@ -197,9 +196,9 @@ class _SoundRecords:
         return [(id_, start) for id_ in ids for start in self.pieces[id_]]
 
     def entry_for(self, id_: bytes) -> int:
-        """The entry to which a new record of an object is added.
+        """The index of the journal entry to which a new record of an object is added.
 
-        No earlier entry has a delta from the object.
+        This is the earliest entry that needs the object or stores a delta from the object.
         """
         last = len(self._survey.objects.entries) - 1
         need = self.needs.get(id_)
@@ -215,13 +214,11 @@ class _SoundRecords:
         return None if base in lost else base
 
     def has_needs(self, member: Member, lost: set[bytes]) -> bool:
-        """Whether all objects that a record's member needs (base and inputs) are known and not
-        lost.
-        """
+        """Whether all objects from which a member is decoded are known and not lost."""
         return all(self.base_of(prefix, lost) is not None for prefix in member.needs)
 
     def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
-        """A base for a new delta of the object: known, not lost, and in an earlier entry."""
+        """A base for a new delta of an object. None if no earlier entry has a base that is not lost."""
         bases = (self.base_of(step.member.base, lost) for step in self._graph.steps(id_))
         known = (base for base in bases if base is not None)
         return next(
@@ -232,8 +229,8 @@ class _SoundRecords:
     def readable(self, lost: set[bytes]) -> Reachability:
         """The pieces that sound records can recover without lost objects.
 
-        A delta leads back to its base only if the base has a retained record. A delta names its
-        base by the first bytes of the id, and only a record of the base has the full id.
+        Many deltas can also be reversed, to recover the base. A delta has only the first bytes of
+        the base's id, so it is reversed only if a sound record of the base has the full id.
         """
         members = [member for member in self._sound if member.id not in lost]
         named = {member.id for member in members}
@@ -248,10 +245,11 @@ class _SoundRecords:
         return reached
 
     def stranded(self, lost: set[bytes]) -> set[bytes]:
-        """Objects that no version needs, but that share a payload with members to drop.
+        """Objects to give up: no version needs them, and they share a payload with other objects
+        that are removed.
 
-        Such an object would have to be encoded again. But its dtype and shape are unknown, because
-        only the manifests of versions have them.
+        These objects would have to be encoded again. This is impossible without their dtype and
+        shape, which only the manifests of versions have.
         """
         stranded_: set[bytes] = set()
         for record in self._survey.objects.all_records():

@@ -1,6 +1,6 @@
-"""The history of a version: the version and its ancestors, each once, newest first, read lazily.
+"""``Repository.log``: a version and its ancestors, newest first, as ``git log``.
 
-Orphans are versions that a detached HEAD has reached, but no branch and no tag.
+The versions are read lazily. Options filter and sort the versions.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _SHOWN = 20  # versions that ``repr`` shows
 
 
 class LogEntry(Struct, frozen=True):
-    """A commit with its refs and deployments. Fields that the options do not request are None.
+    """A commit with its refs and deployments. Fields that are not requested are None.
 
     ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all deployments of the
     version, in the order of recording. ``forgotten_ns``: when the state was forgotten (ns since
-    1970); if ``absent``, when the version was received without its state. ``relations``: how the
-    version's models relate to the models of the first parent. ``dropped``: how a recipe recovers
-    dropped weights. ``storage``: how the version is stored, and how many bytes and seconds this
-    takes. ``changes``: maps paths to the difference from the first parent; None if unknown.
-    ``annotations``: oldest first, without undone annotations. ``sent_by``: the token or account
-    that pushed the version to this repository.
+    1970), or, if ``absent`` is true, when the version was received without its state; None if the
+    state is stored. ``relations``: how the models of the version relate to the models of its first
+    parent. ``dropped``: how to recover dropped weights. ``storage``: how the version is stored, its
+    bytes, and its recovery time. ``changes``: maps paths to the differences from the first parent;
+    None if unknown. ``annotations``: oldest first, without undone annotations. ``sent_by``: the
+    token or account that pushed the version to this repository.
     """
 
     id: CommitId
@@ -79,18 +79,19 @@ class LogEntry(Struct, frozen=True):
 class LogOptions(Struct, frozen=True, kw_only=True):
     """Which versions ``Repository.log`` returns, in which order, and with which details.
 
-    ``every``: versions that any branch, tag or HEAD reaches, sorted by the order of recording,
-    newest first. ``paths``: versions that changed one of these files or folders. ``where``: a
-    condition on metrics and params, including values from annotations: ``auc > 0.9 and (lr < 1e-3
-    or data = "cars")``. A version that lacks a name does not match. ``grep``: a regular expression
-    on message, notes, run, params and metrics. ``sort``: a metric or numeric param, highest first;
-    ``-NAME``: lowest first. Versions without this value are omitted.
+    ``every``: all versions that a branch, a tag or HEAD reaches. The last recorded comes first.
+    ``paths``: only versions that changed one of these files or folders. ``where``: only versions
+    with these metrics and params, as in ``auc > 0.9 and (lr < 1e-3 or data = "cars")``. Values from
+    annotations count, too. ``grep``: only versions whose message, notes, run, params or metrics
+    match this regular expression. ``sort``: a metric or numeric param. The highest value comes
+    first; with ``-NAME``, the lowest. Versions without a value are omitted.
 
-    ``since``, ``until``: inclusive bounds of the commit time. ``target``: only versions with a
-    deployment on this target that was not retracted, sorted by the time of the newest deployment.
-    Then the bounds apply to this time, and the version that was live at ``since`` is included.
-    ``reset_points``, ``changes``, ``relations``, ``prices``: fill the fields ``reset_point``,
-    ``changes``, ``relations`` and ``storage``. ``prices`` takes as long as ``Storage.stats``.
+    ``since``, ``until``: inclusive bounds of the commit time. ``target``: only versions that were
+    deployed on this target, without retracted deployments, sorted by the time of their newest
+    deployment. With ``target``, ``since`` and ``until`` are bounds of the deployment time, and the
+    version that was live at ``since`` is included. ``reset_points``, ``changes``, ``relations``,
+    ``prices``: fill the fields ``reset_point``, ``changes``, ``relations`` and ``storage``.
+    ``prices`` takes as long as ``Storage.stats``.
     """
 
     every: bool = False
@@ -110,8 +111,8 @@ class LogOptions(Struct, frozen=True, kw_only=True):
 class Log(Sequence[LogEntry]):
     """A lazy list of versions, newest first.
 
-    ``len`` and negative indices read the whole history. Reading raises DamagedData at lost entries
-    of the journal (the file with all operations).
+    ``len`` and negative indices read the whole history. Reading raises DamagedData if entries of
+    the journal (the file with all operations) are damaged.
     """
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:
@@ -119,7 +120,7 @@ class Log(Sequence[LogEntry]):
         self._rest = iter(entries)
 
     def _entries(self, stop: int | None) -> list[LogEntry]:
-        """At least the first ``stop`` entries, or all if there are fewer. None means all."""
+        """At least the first ``stop`` entries, if the history has so many. None: all entries."""
         if stop is None:
             self._read.extend(self._rest)
         elif stop > len(self._read):
@@ -148,9 +149,9 @@ class Log(Sequence[LogEntry]):
         return text_table(map(_log_row, entries[:_SHOWN])) + "\n..." * (len(entries) > _SHOWN)
 
     def to_pandas(self) -> DataFrame:
-        """A table of all versions, newest first, with columns ``metrics.NAME``, ``params.NAME``.
+        """A table with one row for each version, and columns ``metrics.NAME`` and ``params.NAME``.
 
-        ``time`` is in UTC. If all texts of a param are numbers, the column of this param has
+        ``time`` is in UTC. Params are texts. If all texts of a param are numbers, its column has
         numbers. Raises NotInstalled if pandas is not installed.
         """
         try:
@@ -183,7 +184,7 @@ def _deployed_to(entry: LogEntry) -> list[str]:
 
 
 def _numbers(texts: Iterable[str | None]) -> list[float] | None:
-    """The texts as numbers, with NaN in place of None. Returns None if a text is no number."""
+    """The texts as numbers, and NaN for each None. Returns None if a text is no number."""
     try:
         return [math.nan if text is None else float(text) for text in texts]
     except ValueError:
@@ -320,7 +321,7 @@ def in_range(
 
 
 def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
-    """The versions to start from, and None. For ``A..B``: B, and the ancestors of A to omit."""
+    """For a revision: its version, and None. For ``A..B``: B, and A with its ancestors."""
     rev = id_or_text(rev)
     if not isinstance(rev, str) or ".." not in rev:
         return [resolve(store, rev)], None
@@ -332,9 +333,9 @@ def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | 
 
 
 def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
-    """Whether a version differs from its first parent at or below one of ``paths``.
+    """Whether a version changed one of the files or folders ``paths`` of its first parent.
 
-    False if the version is forgotten. If the parent is forgotten, the parent counts as empty.
+    False if the state of the version is absent. A parent without a state counts as empty.
     """
     new = manifests.if_stored(store, commit.id)
     if new is None:
@@ -349,9 +350,10 @@ def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
 
 
 def _sorted(selected: list[Commit], sort: str, annotations: Annotations) -> list[Commit]:
-    """Versions with the metric or param, highest value first. With ``-NAME``, lowest value first.
+    """The versions that have the metric or param ``sort``, highest value first.
 
-    If values are equal, newer versions come first. Raises UnknownMetric if no version has a value.
+    If ``sort`` is ``-NAME``, the lowest value comes first. Versions with equal values keep their
+    order. Raises UnknownMetric if no version has a value.
     """
     name = sort.removeprefix("-")
     numbers: dict[CommitId, float] = {}
@@ -371,8 +373,8 @@ def _matching(
 ) -> Iterator[Commit]:
     """Yields the versions that satisfy a condition.
 
-    Raises UnknownMetric at the end if no version matched and no version has a name of the
-    condition.
+    If no version matches, and no version has a metric or param that the condition names, raises
+    UnknownMetric after the last version.
     """
     missing, known, some = set(wanted.names), set[str](), False
     for commit in selected:
@@ -390,7 +392,11 @@ def _matching(
 
 
 def _values(commit: Commit, annotations: Annotations) -> dict[str, float | str]:
-    """Maps names to values of a version. Metrics override params. Params override texts."""
+    """Maps each name that a condition may use to its value in a version.
+
+    If two values have the same name, a metric counts before a param, and a param before a text such
+    as the message.
+    """
     later = annotations.of(commit.id)
     texts = {"author": commit.author, "message": commit.message, "run": commit.run}
     texts["note"] = "\n".join(annotation.note for annotation in later)
@@ -423,7 +429,7 @@ def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]
 
 
 def is_reset_point(store: Store, commit: CommitId) -> bool:
-    """Whether every tensor of a version is stored in full. False if the version is forgotten."""
+    """Whether every tensor of a version is stored in full. False if its state is absent."""
     if availability.forgotten(store, commit) is not None:
         return False
     graph = store.graph
@@ -435,9 +441,10 @@ def is_reset_point(store: Store, commit: CommitId) -> bool:
 
 
 def predicted_tensors(store: Store, commit: CommitId) -> dict[str, tuple[str, ...]]:
-    """Maps paths to the keys of tensors that are stored as an optimizer step.
+    """Maps the path of each file to the names of tensors that are stored as an optimizer step.
 
-    Raises UnknownRevision, StateForgotten, DamagedData.
+    For such a tensor, decoding computes a step of the optimizer, and adds the stored difference
+    from the result. Raises UnknownRevision, StateForgotten, DamagedData.
     """
     graph = store.graph
     keys = {}
@@ -464,7 +471,7 @@ def _by_deployment(
         return
     ancestors = commits.Ancestors(snapshot, starts)
     seen: set[CommitId] = set()
-    with noting(incomplete):  # after an error, more ancestors of ``starts`` cannot be found
+    with noting(incomplete):  # an error ends the search: ancestors of ``starts`` cannot be read
         for deployed in on_target(snapshot, target, until=until, incomplete=incomplete):
             if deployed.retracted:
                 continue
@@ -495,9 +502,10 @@ class Orphans(Struct, frozen=True):
 
 
 def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
-    """The versions that ``tip`` reaches, but neither ``to`` nor a branch, tag or tracking ref.
+    """Versions that become unreachable if a detached HEAD moves from ``tip`` to ``to``.
 
-    None if there are no such versions.
+    These are the ancestors of ``tip`` that no branch, tag or tracking ref reaches, and not ``to``.
+    None if all ancestors of ``tip`` stay reachable.
     """
     every = (*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot))
     names = {ref.commit for ref in every}

@@ -1,4 +1,7 @@
-"""Loads and verifies manifests (file lists). The 16 that were used last are cached."""
+"""Loads and verifies manifests. A manifest lists the files and tensors of a version.
+
+The 16 most recently used manifests are cached.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ _lock = Lock()
 
 
 def load(store: Store, id_: ManifestId) -> Manifest:
-    """The manifest with this id. All repositories of the process share the cache.
+    """The manifest with this id, from the cache or the store. Raises DamagedData.
 
-    Raises DamagedData.
+    All repositories of the process share the cache.
     """
     with _lock:
         if (cached := _cache.get(id_)) is not None:
@@ -48,7 +51,7 @@ def clear_caches() -> None:
 
 
 def of_commit(store: Store, id_: CommitId | None) -> Manifest:
-    """The manifest of a version. If ``id_`` is None, an empty manifest.
+    """The manifest of the version ``id_``. If ``id_`` is None, an empty manifest.
 
     Raises UnknownRevision, StateForgotten, DamagedData.
     """
@@ -65,10 +68,11 @@ def if_stored(store: Store, id_: CommitId) -> Manifest | None:
 
 
 def objects(entries: Iterable[FileEntry], without: Collection[str] = ()) -> dict[bytes, TensorSpec]:
-    """Maps the ids of all stored data of a version's files to specs (dtype and shape).
+    """Maps the id of each stored object of these files to its spec (dtype and shape).
 
-    The skeleton of a file (all bytes outside of tensors) has the dtype ``raw``. ``without``: paths
-    of dropped weights. Only the skeletons of these files are included.
+    The objects of a file are its tensors and its skeleton (all bytes outside of tensors, with the
+    dtype ``raw``). ``without``: paths of files whose tensors were dropped. Of these files, only the
+    skeletons are included.
     """
     specs: dict[bytes, TensorSpec] = {}
     for entry in entries:
@@ -80,7 +84,10 @@ def objects(entries: Iterable[FileEntry], without: Collection[str] = ()) -> dict
 
 
 def positions(manifest: Manifest, paths: Collection[str]) -> list[int]:
-    """Positions of the contents of ``paths`` among a version's contents (``manifest.Shape``)."""
+    """The indices of the tensors of the files ``paths`` in the list of all objects of a version.
+
+    The list has, file by file, first the tensors and then the skeleton (as ``manifest.Shape``).
+    """
     indices: list[int] = []
     at = 0
     for entry in manifest.all_entries:
