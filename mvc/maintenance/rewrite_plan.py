@@ -1,11 +1,13 @@
-"""A plan to change how versions are stored, and its execution.
+"""A plan to change how versions are stored, and its execution. gc, repack and repair use it.
 
-Objects (tensors and manifests) are stored in packs as *codings*: full records and deltas. The
-journal has one entry for each operation, which names the records of the operation. Execution goes
-entry by entry. It copies the codings to retain from deleted packs into new packs, and adds new
-codings. Then it replaces the journal in one step (``mvc.store.publishing.rewrite``). Ids do not
-change. An object stays with the operation that first published it. If an object is encoded again,
-every piece is compared with the object's hash. So damage is never copied, and memory stays bounded.
+Objects (tensors and manifests) are stored in pack files. A *coding* stores one object, in full or
+as a delta. A record contains one or more codings. The journal has one entry for each operation, and
+an entry names the records that the operation wrote.
+
+``rewrite`` goes through the journal entry by entry. It copies codings from packs that will be
+deleted into new packs, and adds new codings. Then it replaces the journal in one step
+(``mvc.store.publishing.rewrite``). The ids of versions and objects do not change. Every object that
+is encoded again is compared with its hash, so damage is never copied.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _T = TypeVar("_T")
 
 
 class ObjectSource(Recovers, Protocol):
-    """Reads the bytes of objects. Normally, the repository itself is this source."""
+    """Where ``rewrite`` reads the bytes of objects. A repair also reads from other sources."""
 
     def manifest(self, id_: bytes) -> bytes:
         """The encoded manifest. Raises DamagedData."""
@@ -52,11 +54,11 @@ Encoded: TypeAlias = Callable[[PackReader], tuple[bytes, Sequence[Bytes]]]
 
 
 class EncodeRequest(Struct, frozen=True):
-    """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
+    """A coding to make: a delta from ``base``. Without ``base``, the object is stored in full.
 
-    If the delta saves less than a tenth of the full record, a full record is made. ``entry_index``:
-    the position of the journal entry to which the coding is added; None: the entry that first
-    published the object.
+    If the delta saves less than a tenth, the object is stored in full, too. ``entry_index``: the
+    index of the journal entry to which the coding is added; None: the entry that first published
+    the object.
     """
 
     id: bytes
@@ -65,14 +67,14 @@ class EncodeRequest(Struct, frozen=True):
 
 
 class RewritePlan(Struct):
-    """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete.
+    """``leave``: codings to remove. ``add``: codings to make.
 
-    The retained codings of these packs are copied to new packs. ``records`` (pack, offset): more
-    records to copy, so that no entry names their dropped codings. ``joint``: maps the position of
-    an entry to records that are made from stored codings in ``leave``. ``edits``: maps the position
-    of an entry to its new form, or to None to delete the entry. ``specs``: maps every blob (a
-    tensor's bytes) to encode or to use as a base to its dtype and shape. ``source``: reads the
-    bytes of objects; None: the repository itself.
+    ``packs``: packs to delete. Their other codings are copied to new packs. ``records``: more
+    records to replace by copies without the codings in ``leave``; a record is (pack, offset).
+    ``edits``: maps the index of a journal entry to its new form, or to None to delete the entry.
+    ``joint``: maps the index of a journal entry to functions that make new records from codings in
+    ``leave``. ``specs``: dtype and shape of every tensor to encode or to use as a base.
+    ``source``: reads the bytes of objects; None: the repository itself.
     """
 
     graph: StorageGraph
@@ -91,18 +93,19 @@ class RewritePlan(Struct):
 
 
 def encoding_policy(config: Config) -> Policy:
-    """How maintenance encodes objects.
+    """How maintenance encodes objects: with the pipeline in the setting ``commit.pipeline``.
 
-    The pipeline is the setting ``commit.pipeline``. The number of deltas in a row is not limited.
+    The number of deltas to decode for an object is not limited.
     """
     return Policy(exactly(Pipeline.parse(config.get("commit.pipeline")).coding()))
 
 
 def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
-    """The result of ``attempt``. Repeats it if another operation rewrites the repository meanwhile.
+    """Calls ``attempt`` and returns its result.
 
-    Raises Busy after 8 tries. Raises DamagedData if the repository was not rewritten during the
-    try.
+    If another operation rewrites the repository during the call, calls ``attempt`` again. Raises
+    Busy after 8 calls. Raises a DamagedData of ``attempt`` only if the repository was not rewritten
+    during the call.
     """
     for _ in range(_TRIES):
         generation = snapshot.generation
@@ -132,13 +135,12 @@ def rewrite(
     allows: Callable[[Recorded, Iterator[RecordHeader]], bool] | None = None,
     progress: Progress | None = None,
 ) -> Recorded:
-    """Executes a plan and replaces the journal. ``operation`` makes the last entry of the new
-    journal.
+    """Executes a plan. ``operation`` makes the last entry of the new journal.
 
-    ``allows``: a function of an operation published since the graph was read, and the headers of
-    its records. If it returns False, the plan is given up. Pass ``allows`` if the plan deletes
-    objects. Raises DamagedData if bytes to copy are damaged, and ConcurrentRewrite. After these
-    errors nothing has changed.
+    ``allows(operation, headers)`` is called for each operation that was published after the graph
+    was read. ``headers`` are those of the operation's records. If ``allows`` returns False, raises
+    ConcurrentRewrite. Pass ``allows`` if the plan deletes objects. Raises DamagedData if bytes to
+    copy are damaged. After these errors nothing has changed.
     """
     snapshot = store.snapshot
     if snapshot.generation != plan.graph.generation:
@@ -173,7 +175,7 @@ class _Execution:
         self._rewrite = rewrite
         self._writer = writer
         self._source = source
-        self._ends: dict[int, int] = {}  # the end of each pack in the old journal
+        self._ends: dict[int, int] = {}  # for each pack: the end of its last known region
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
             position = request.entry_index
@@ -190,7 +192,7 @@ class _Execution:
                 self._rewrite.keep(recorded, self._entry(entry_index, recorded))
 
     def include(self, recorded: Recorded) -> None:
-        """Includes an operation published since the graph was read."""
+        """Includes an operation that was published after the graph was read."""
         self._raise_ends(recorded)
         self._rewrite.keep(recorded, self._moved(recorded))
 
@@ -199,11 +201,11 @@ class _Execution:
         return (header for region in regions for _, header in self._old.records(region))
 
     def publish(self, last: Entry) -> Recorded:
-        """Replaces the journal. ``last`` records this operation. Call it under the journal's lock.
+        """Replaces the journal. ``last``: the entry for this operation. The journal must be locked.
 
-        ``last`` gets regions of length zero, which record up to where each pack was written. Bytes
-        before that position are never written again, because after a power loss the old journal may
-        return and name these bytes.
+        After a power loss, the old journal may return. So no process may overwrite bytes that the
+        old journal names. ``last`` gets regions of length zero, which record where these bytes end
+        in each pack.
         """
         deleted, highest = self._plan.packs, max(self._ends, default=0)
         marks = [
@@ -214,15 +216,14 @@ class _Execution:
         return self._rewrite.publish(replace(last, regions=(*last.regions, *marks)))
 
     def _raise_ends(self, recorded: Recorded) -> None:
-        """Moves the recorded end of each pack to the end of an entry's regions, if that
-        is later.
-        """
+        """Updates ``_ends`` with the regions of an entry."""
         for region in recorded.entry.regions:
             self._ends[region.pack] = max(self._ends.get(region.pack, 0), region.end)
 
     def _entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
-        """The new form of an entry, with its copied records and its new codings; None to delete the
-        entry.
+        """Writes the copied records and new codings of an entry. Returns the new form of the entry.
+
+        None if the entry is to be deleted.
         """
         plan = self._plan
         entry = plan.edits.get(entry_index, recorded.entry)
@@ -247,7 +248,10 @@ class _Execution:
         return replace(entry, regions=_joined(regions))
 
     def _move(self, record: StoredRecord) -> list[EncodeRequest]:
-        """Copies the retained members of a record. Returns requests for members to encode again."""
+        """Copies the members (codings) of a record that are not removed.
+
+        Returns requests for the members that cannot be copied and must be encoded again.
+        """
         members = list(record.members())
         retained = [member for place, member in members if place not in self._plan.leave]
         if not retained:
@@ -259,10 +263,11 @@ class _Execution:
             return [self._request(member) for member in retained]
         encode_again: list[Member] = []
         if any(m.kind == BLOB for place, m in members if place in self._plan.leave):
-            # The patch of a manifest refers to the ids of the blobs in the same record.
+            # A manifest is stored as a patch. The patch refers to the ids of all tensors in the
+            # same record, and one of these tensors is removed.
             encode_again = [member for member in retained if member.kind == MANIFEST]
             retained = [member for member in retained if member.kind != MANIFEST]
-        # The retained members become a new record, because the dropped members may be damaged.
+        # Makes a new record without the removed members, which may be damaged.
         moved, parts, at = [], [], 0
         for member in retained:
             parts.append(self._old.payload(record.pack, record.offset, record.header, member))
@@ -280,7 +285,7 @@ class _Execution:
         self._new.append(head, [body])
 
     def _moved(self, recorded: Recorded) -> Entry:
-        """Copies the records of an entry published meanwhile out of the packs to delete."""
+        """Copies the records of a new entry that are in packs to delete. Returns its new form."""
         regions: list[Region] = []
         for region in recorded.entry.regions:
             stays = region.pack not in self._plan.packs
@@ -292,7 +297,7 @@ class _Execution:
         return replace(recorded.entry, regions=_joined(regions))
 
     def _encode(self, requests: Sequence[EncodeRequest]) -> None:
-        """Appends codings: first the blobs, then each manifest in a record of its own.
+        """Encodes objects: first the tensors, then each manifest in a separate record.
 
         Raises DamagedData if an object cannot be recovered.
         """

@@ -1,7 +1,9 @@
-"""Records the positions up to which a remote's journal was read and the local journal was sent.
+"""Records how far the last fetch and the last push of a remote got, so that the next does less.
 
-A journal is the log of a repository's operations. The records about a remote R are files in
-``.mvc/remotes/R``. If such a file is lost, the next fetch or push compares more of both journals.
+A journal is the log of all operations of a repository. A fetch records up to which position it read
+the remote's journal. A push records up to which position it sent the local journal. The records
+about a remote R are files in ``.mvc/remotes/R``. If such a file is lost, the next fetch or push
+takes longer.
 """
 
 from __future__ import annotations
@@ -26,20 +28,24 @@ from mvc.store.store import Store
 FETCHED = "place"
 """Name of the file with the position up to which the remote's journal was fetched."""
 REPORTS = "reports"
-"""Name of the file with the position of the last fetch that included reports of nodes."""
+"""Name of the file with the position up to which reports of nodes were fetched.
+
+Nodes are machines that serve models.
+"""
 PUSHED = "pushed"
 """Name of the file with the position up to which the remote received the local journal."""
-_MOST = 1 << 20  # limit of bytes of each of these files
+_MOST = 1 << 20  # maximum number of bytes of each of these files
 
 
 class KnownPlace(Struct, frozen=True):
-    """A position in a journal, and facts about the remote with this ``identity`` (``RemoteHead``).
+    """What a file records about a remote. ``identity``: the id of the remote repository.
 
-    ``tips``: versions of the remote's branches and tags after the last push. ``end``: end of the
-    remote's journal at the last contact. ``passed``: names of the kinds of statements (deployments,
-    purges) that fetches skipped. ``retained``: versions that the remote purged and this repository
-    did not. ``dealt``: the number of a local operation. Of the operations before it, the remote
-    lacks deployments or retractions only of those with the numbers in ``left``.
+    ``place``: a position in the remote's or the local journal. ``tips``: versions of the remote's
+    branches and tags after the last push. ``end``: end of the remote's journal at the last contact.
+    ``passed``: kinds of statements (deployments, purges) that fetches skipped. ``retained``:
+    versions that were purged at the remote, but not here. ``dealt`` and ``left`` are numbers of
+    local operations. The remote has the deployments and retractions of all operations before
+    ``dealt``, except of the operations ``left``.
     """
 
     identity: bytes
@@ -63,7 +69,7 @@ def place_of(snapshot: Snapshot) -> Place:
 
 
 def begins(snapshot: Snapshot, after: Place | None) -> Position:
-    """The position in the journal at which reading continues after ``after``.
+    """Where to read on in a journal that was already read up to ``after``.
 
     GENESIS (the beginning) if ``after`` is None, or if the journal does not contain ``after``.
     """
@@ -81,7 +87,7 @@ def begins(snapshot: Snapshot, after: Place | None) -> Position:
 def leads_on(snapshot: Snapshot, after: Place | None) -> bool:
     """Whether a journal contains the position ``after``.
 
-    If a journal is compacted, it no longer contains positions that were recorded before.
+    After a journal was rewritten, it does not contain the earlier positions.
     """
     with suppress(DamagedData):
         return begins(snapshot, after) != GENESIS
@@ -105,7 +111,7 @@ def known_place(store: Store, remote: Remote, name: str) -> KnownPlace | None:
 
 
 def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> None:
-    """Replaces the file ``name`` in the remote's folder, without a flush to disk."""
+    """Writes ``known`` to the file ``name`` in the remote's folder, without a flush to disk."""
     data = msgspec.json.encode(known)
     store.fs.replace_file(
         remote.folder(store) / name, lambda file: file.write(data), mode=None, durable=False
@@ -113,12 +119,10 @@ def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> No
 
 
 class Known(Struct, frozen=True):
-    """A remote's head (its refs and properties), and the records about the remote.
+    """The answer of a remote (``head``: its refs and properties), and the records about the remote.
 
-    ``fetched``, ``reports`` and ``pushed`` are the contents of the files with these records.
-
-    ``pushed`` is None if nothing was pushed yet. It is None, too, if the journal of the remote no
-    longer contains the position that was its end at the last contact.
+    ``fetched``, ``reports`` and ``pushed`` are the contents of the three files. ``pushed`` is None
+    if nothing was pushed yet, or if the remote's journal no longer contains ``pushed.end``.
     """
 
     head: RemoteHead
@@ -128,9 +132,9 @@ class Known(Struct, frozen=True):
 
 
 def ask(transport: Transport, store: Store, remote: Remote) -> Known:
-    """Requests a remote's head, and reads the records about the remote.
+    """Asks a remote for its head, and reads the records about the remote.
 
-    Raises HistoryMissing if another repository is at the remote's URL now.
+    Raises HistoryMissing if the remote's URL now leads to another repository.
     """
     store.fresh()
     fetched, reports, pushed = (
@@ -156,7 +160,7 @@ def check_identity(remote: Remote, known: KnownPlace | None, head: RemoteHead) -
 
 
 def check_same(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:
-    """Raises HistoryMissing if the journal of the remote got shorter since the last fetch."""
+    """Raises HistoryMissing if the remote's journal has become shorter since the last fetch."""
     if known is not None and head.identity and head.place.sequence < known.place.sequence:
         raise HistoryMissing(
             f"{remote.name} was rolled back: it lost the operations "

@@ -1,4 +1,8 @@
-"""Sources of a Follower: a repository open in this process, or a remote."""
+"""Where a Follower gets versions from: a repository that this process opens, or a remote.
+
+A Follower keeps a model in memory or a file (the replica) equal to the live version of a target.
+The live version is the version that was last deployed on the target.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ from mvc.transport import (
 from mvc.types import PathName
 
 MIRROR = "mirror"
-"""Name of the folder, in the replica's folder, with the local copy of a remote in a bucket."""
+"""If the remote is a bucket: the name of the folder with local copies of its files."""
 _RETRY = "repair the command, then run mvc follow again"
 
 
@@ -53,13 +57,14 @@ class NotFollowing(MvcWarning):
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """A change: ``commit``, live on ``target`` since ``time_ns``, is served since ``swapped_ns``.
+    """A change: the Follower now serves the version ``commit``.
 
-    ``previous``: the version served before; None if unknown. ``rollback``: whether the deployment
-    returns to an earlier deployment, or ``commit`` is older than ``previous``. ``deployed``: the
-    record of the deployment; None with a ReplicaSink. ``file``: the file or folder of a
-    ReplicaSink. ``path``: the version's file that ``file`` contains; empty for a folder.
-    ``received``: the bytes received for this change.
+    ``time_ns``: when ``commit`` went live on ``target``. ``swapped_ns``: when the Follower began to
+    serve it. ``previous``: the version served before; None if unknown. ``rollback``: whether the
+    deployment returns to an earlier one, or ``commit`` is older than ``previous``. ``deployed``:
+    the deployment; None with a ReplicaSink. ``file``: the file or folder of a ReplicaSink.
+    ``path``: the file of the version that was written to ``file``; empty for a folder.
+    ``received``: the number of bytes received for this change.
     """
 
     target: str
@@ -78,10 +83,10 @@ OnChange = Callable[[Followed], object]
 
 
 class OpenSource:
-    """A repository that is open in this process. Sinks read versions from the repository."""
+    """A repository that is open in this process. Sinks (such as a model) load versions from it."""
 
     interval: float | None = 0.1
-    """Seconds between two checks; None if ``news`` itself waits for a change."""
+    """Seconds between two calls of ``news``. None if ``news`` waits until there is a change."""
 
     def __init__(
         self,
@@ -95,7 +100,7 @@ class OpenSource:
         self._target, self._sinks, self._on_change = target, sinks, on_change
         self._transport = serve(self.repo)
         self._is_sound = True  # False after an error of the open repository
-        self._live: tuple[str, Deployed | None] = "", None  # mark of ``news``, live deployment
+        self._live: tuple[str, Deployed | None] = "", None  # mark and live deployment
         self.current: Followed | None = None
 
     @property
@@ -104,23 +109,22 @@ class OpenSource:
         return self.current
 
     def news(self, mark: str, seconds: float) -> str | None:
-        """As ``Transport.live``."""
+        """As ``Transport.live``: waits for another live version, and returns its mark."""
         self._open()
         return self._transport.live(self._target, mark, seconds)
 
     def is_settled(self) -> bool:
-        """Whether ``poll`` can be skipped until another version goes live. Always False, because
-        ``poll`` is cheap.
+        """Whether ``poll`` can be skipped until another version goes live.
+
+        Always False: ``poll`` is called each time, because it is fast.
         """
         return False
 
     def _live_now(self) -> Deployed | None:
         """The live deployment; None before the first deployment.
 
-        The call takes only a few system calls, unless the journal has a new entry, or the time of a
-        deployment that was recorded for the future has come. Raises NotARepository while the
-        repository is missing; NoDeployment or UnknownTarget if nothing is live any more;
-        DamagedData; IoFailed.
+        Raises NotARepository while the repository is missing; NoDeployment or UnknownTarget if no
+        version is live any more; DamagedData; IoFailed.
         """
         try:
             self._open()
@@ -170,7 +174,7 @@ class OpenSource:
         return done
 
     def reset(self) -> None:
-        """Lets the next access open the repository again."""
+        """Makes the next call open the repository again."""
         self._is_sound = False
 
     def close(self) -> None:
@@ -179,9 +183,9 @@ class OpenSource:
 
 
 class Replicated:
-    """A file or folder (the replica) that is synchronized with a remote.
+    """A file or folder (the replica) that is synchronized with a target of a remote.
 
-    If the sink has a name, this process reports under the name which version it serves.
+    If the sink has a name, sends reports to the remote: which version is served under this name.
     """
 
     interval: float | None = None
@@ -238,11 +242,11 @@ class Replicated:
         self._file.close()
 
     def news(self, mark: str, seconds: float) -> str | None:
-        """As ``Transport.live``."""
+        """As ``Transport.live``: waits for another live version, and returns its mark."""
         return self._connected().live(self._target, mark, seconds)
 
     def is_settled(self) -> bool:
-        """Whether the replica is complete and unchanged. If so, sends waiting reports."""
+        """Whether the replica is complete and unchanged. If true, sends reports that wait."""
         current = self._file.current()
         if current is None or not current.commands_ran:
             return False
@@ -256,7 +260,7 @@ class Replicated:
         return done
 
     def report(self) -> None:
-        """Sends waiting reports. If that fails, warns once."""
+        """Sends reports that were not sent yet. If sending fails, warns once."""
         if self._reports is None or not self._reports.waiting:
             return
         try:
@@ -278,11 +282,11 @@ class Replicated:
     def _swap(self) -> Followed | None:
         """Updates the replica. Returns the change, or None if the replica was up to date.
 
-        Raises CommandFailed if a required command fails. In this case, the previous version is
-        served.
+        If a required command fails, the previous version stays or returns, and CommandFailed is
+        raised.
         """
         clock, old, sink = self._sink.clock, self._file.current(), self._sink
-        if old is not None:  # a killed process may not have reported this version
+        if old is not None:  # an earlier process may have been killed before it reported ``old``
             self._served(old, min(old.shown_ns, clock.now_ns()))
         update = self._file.update(
             self._connected(),
@@ -359,7 +363,7 @@ class Replicated:
         raise CommandFailed(f"{self._file.shown} is {before.id.short} again: {failed}", hint=_RETRY)
 
     def _run(self, command: str, update: Update) -> str | None:
-        """Runs a command of the sink, if any. Returns the problem; None after success."""
+        """Runs a shell command of the sink. Returns what failed; None if nothing failed."""
         if not command:
             return None
         place, before = os.fspath(Path(self._sink.file).absolute()), update.before

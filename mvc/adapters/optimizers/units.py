@@ -1,9 +1,10 @@
-"""Units of a version: parameters of an optimizer, exactly one step after the previous version.
+"""Finds optimizer parameters that changed by exactly one step since the previous version.
 
-A *unit* names the tensors of one parameter (its states and its weights) in the new and in the
-previous version. It has candidates for the hyperparameters of the step: those recorded with the new
-state, and those recorded with the old state. A scheduler may change hyperparameters before or after
-a state is recorded.
+The codec ``optim`` computes this step, and stores only the difference from the result. A *unit*
+names the tensors of one parameter (its weights and its optimizer states) in the new and in the
+previous version, and has hyperparameters such as the learning rate. A scheduler may change
+hyperparameters before or after a version is recorded. So if the hyperparameters of the two versions
+differ, a unit has both.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from mvc.adapters.optimizers.weights import Guess, weights_of
 from mvc.codecs.optim import kinds_of
 
 PARAM = "param"
-"""The member for the weights."""
+"""The name of the weights in ``Unit.members``."""
 
 
 class ContentPlace(NamedTuple):
-    """A content (stored tensor) of a version: the path of its file, and its index in the file."""
+    """The location of a tensor in a version: the path of its file, and its index in the file."""
 
     path: str
     content: int
@@ -40,9 +41,9 @@ class ContentPlace(NamedTuple):
 class Unit(Struct, frozen=True):
     """One parameter of one optimizer, one step after the previous version.
 
-    ``members``: maps names in torch's state to contents, and ``param`` to the weights, if they are
-    known. ``older``: the same for the previous version. ``hypers``: candidates for the
-    hyperparameters, the likeliest first.
+    ``kinds``: optimizers that may have made the step. ``hypers``: hyperparameters of the step, the
+    likeliest first. ``members``: maps names in torch's optimizer state to tensors, and ``param`` to
+    the weights, if they are known. ``older``: the same tensors in the previous version.
     """
 
     kinds: tuple[str, ...]
@@ -52,10 +53,11 @@ class Unit(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """One optimizer step between two versions. ``guess``: the weights that the step probably
-    changed.
+    """One optimizer step between two versions.
 
-    ``newer`` and ``older``: all weights of the two versions.
+    ``path``: the file with the optimizer. ``new``, ``old``: the optimizer's states in the two
+    versions. ``guess``: the weights that the step probably changed. ``newer``, ``older``: all
+    weights of the two versions.
     """
 
     path: str
@@ -66,20 +68,20 @@ class Step(Struct, frozen=True):
     older: Mapping[WeightKey, Weight]
 
     def before(self, weight: Weight) -> Weight | None:
-        """The same weights in the previous version; None if their shape or dtype has changed."""
+        """``weight`` in the previous version. None if it is missing, or its spec has changed."""
         previous = self.older.get(weight.key)
         return previous if previous is not None and previous.ref.spec == weight.ref.spec else None
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A key that is equal for all steps of one training with the same weights."""
+        """A key that is the same for all steps of one optimizer in a training."""
         return self.path, self.new.place, tuple(g.parameters for g in self.new.groups)
 
 
 def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
-    """The steps of those optimizers that both a version and its previous version have.
+    """The steps between a version with the files ``new`` and the previous version (``old``).
 
-    ``new`` and ``old``: the files of these two versions.
+    A step is returned for each optimizer that is in both versions.
     """
     before = {(f.path, optimizer.place): (f, optimizer) for f in old for optimizer in f.optimizers}
     newer, older = _by_key(new), _by_key(old)
@@ -87,7 +89,7 @@ def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
     for file in new:
         for optimizer in file.optimizers:
             earlier = before.get((file.path, optimizer.place))
-            # consecutive steps, or a file without a step number
+            # If both files have a step number, the numbers must be consecutive.
             if earlier is not None and (
                 file.step is None or earlier[0].step is None or file.step == earlier[0].step + 1
             ):
@@ -131,14 +133,17 @@ _Numbers = tuple[tuple[str, ...], tuple[Mapping[str, object], ...]]
 
 
 def _numbers(new: Parameter, group: ParameterGroup, before: ParameterGroup) -> _Numbers:
-    """The kinds of optimizers that a parameter may have, and the ``hypers`` of its unit."""
+    """``kinds`` and ``hypers`` of the unit of a parameter."""
     kinds = kinds_of(frozenset((*new.members, *new.scalars)), group.values)
     both = [{**values, **new.scalars} for values in (group.values, before.values)]
     return tuple(kinds), tuple(both) if both[0] != both[1] else (both[0],)
 
 
 def _one_step(new: Parameter, old: Parameter) -> bool:
-    """Whether two states have the same form. If they count steps, they must be one step apart."""
+    """Whether ``new`` may be one step after ``old``.
+
+    The two states must have the same form. If the states count steps, the counts must differ by 1.
+    """
     if new.spec != old.spec or ("step" in new.scalars) != ("step" in old.scalars):
         return False
     if "step" not in new.scalars:

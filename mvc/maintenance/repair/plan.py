@@ -218,7 +218,7 @@ class _SoundRecords:
         return all(self.base_of(prefix, lost) is not None for prefix in member.needs)
 
     def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
-        """A base for a new delta of an object. None if no earlier entry has a base that is not lost."""
+        """A base for a new delta of an object: not lost, and in an earlier entry. None: no base."""
         bases = (self.base_of(step.member.base, lost) for step in self._graph.steps(id_))
         known = (base for base in bases if base is not None)
         return next(

@@ -1,10 +1,12 @@
-"""Repair: restore data from other copies and paths, put damaged bytes into quarantine.
+"""``mvc fsck --repair``: restores damaged objects, and moves damaged bytes to a quarantine folder.
 
-The module ``journal`` first repairs the files that are needed to open the repository: the journal
-and ``format``. Then the packs, the files with the stored data, are rewritten. The new packs have
-only sound records. If the rewrite is interrupted, the repository is unchanged. After the rewrite,
-every record in the packs can be decoded. Nothing is left of an object (tensor or manifest) that
-cannot be recovered. So a later commit of the same content stores the object again.
+An object is a tensor or a manifest (the list of a version's files). Objects are stored in records
+of pack files. The repair writes new packs that contain only sound records, and restores objects
+from other deltas, another repository or the working files. If an object cannot be recovered, all
+its records are removed. Then a later commit of the same content stores the object again. If the
+repair is interrupted, the repository is unchanged.
+
+The module ``journal`` has repaired the files that are needed to open the repository.
 """
 
 from __future__ import annotations
@@ -49,9 +51,10 @@ def repair(
 ) -> Repaired:
     """Repairs an open repository and checks it again.
 
-    ``other``: the folder (see ``folder_of``) of another repository that may have the lost objects.
-    This repository is only read. ``full``: finds and repairs objects that decode to wrong bytes,
-    too. Raises ReadOnly, Busy, IoFailed. After IoFailed nothing was put into quarantine.
+    ``other``: the folder (see ``folder_of``) of another repository, from which lost objects are
+    read. ``full``: decode all objects, to find objects whose bytes are wrong although their
+    checksums match. Raises ReadOnly, Busy, IoFailed. After IoFailed nothing was put into
+    quarantine.
     """
     store.check_writable("repaired")
     store.fresh()
@@ -92,9 +95,10 @@ def _pack_heads(store: Store) -> Iterator[Healed]:
 
 
 def _relink(store: Store, policy: Policy, relinks: Relinks) -> list[Healed]:
-    """Rewrites the journal so that each statement names its right predecessor.
+    """Rewrites the journal so that each statement names the right predecessor.
 
-    The predecessor is the previous statement on the same topic, in the order of the journal.
+    A statement is a deployment, an annotation or a purge. Its predecessor is the previous statement
+    of the journal on the same topic, such as the same target.
     """
     graph = read_records(store.snapshot)
     edits: dict[int, Entry | None] = {}
@@ -117,10 +121,9 @@ def _heal_objects(
     wrong: Collection[bytes] = (),
     progress: Progress | None = None,
 ) -> tuple[list[Healed], list[Quarantined]]:
-    """Heals objects in rounds.
+    """Repairs objects in several rounds, because a restored object may allow to restore others.
 
-    A round may restore a base or quarantine a record that the next round uses. ``wrong``: objects
-    that decode to other bytes than were committed.
+    ``wrong``: ids of objects that decode to other bytes than were committed.
     """
     healed: list[Healed] = []
     quarantined: list[Quarantined] = []

@@ -1,8 +1,8 @@
 """Limits how long a client waits for a server.
 
-A server could send useless bytes forever, or one byte a minute. So an operation may wait for a
-limited number of seconds (its *allowance*), counted over all its attempts. Only useful bytes extend
-the allowance.
+A timeout of the connection is not enough, because a server could send useless bytes forever, or one
+byte a minute. So an operation has an *allowance*: the number of seconds that it may wait, summed
+over all its attempts. Useful bytes, received or sent, extend the allowance.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from mvc.remote import wire
 from mvc.types import Bytes
 
 PATIENCE = 600.0
-"""Seconds for which an operation waits for its server."""
+"""Usual allowance, in seconds."""
 WORK = 3600.0
-"""Seconds for which an operation waits if the server must read or verify versions."""
+"""Allowance, in seconds, if the server must read or verify versions before it answers."""
 RATE = 1 << 10
 """Number of useful bytes that extend the allowance by one second."""
 PIECE = 1 << 14
 """Number of bytes of a request that are sent between two checks of the allowance."""
-_LONGEST = 4 * wire.WAIT  # limit of one counted wait: in a longer one, the process was suspended
+# If a wait seems to last longer, this computer was suspended. Then only _LONGEST seconds count.
+_LONGEST = 4 * wire.WAIT
 
 
 class Allowance:
@@ -44,14 +45,14 @@ class Allowance:
         return self._seconds - self.spent
 
     def earn(self, size: float) -> None:
-        """Adds time for useful bytes that arrived."""
+        """Extends the allowance for ``size`` useful bytes that arrived or were sent."""
         self.spent = max(0.0, self.spent - size / RATE)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts the time of the ``with`` block.
+        """Counts the time of the ``with`` block as waiting.
 
-        Reading a ``Response`` can then raise TimeoutError.
+        If the allowance is used up, reading a ``Response`` in the block raises TimeoutError.
         """
         self._since = time.monotonic()
         before = _waiting.set(self)
@@ -68,9 +69,9 @@ class Allowance:
             raise TimeoutError("the server sent nothing useful for too long")
 
     def pieces(self, body: Bytes) -> Iterator[memoryview]:
-        """Yields the pieces of a body to send.
+        """Yields the pieces of the body of a request. Each sent piece extends the allowance.
 
-        Bytes that an earlier attempt sent do not extend the allowance again.
+        If a request is repeated, pieces that were sent before do not extend the allowance again.
         """
         left = memoryview(body)
         self._unsent = min(self._unsent, len(left))
@@ -91,9 +92,9 @@ _waiting: ContextVar[Allowance] = ContextVar("_waiting")
 
 
 class Response(HTTPResponse):
-    """The answer to a request that was sent within ``waiting``.
+    """The answer of a server. The time of reading it with ``read1`` counts as waiting.
 
-    The time that ``read1`` takes is counted, too.
+    Create a ``Response`` within ``Allowance.waiting``.
     """
 
     def __init__(self, sock: socket, *args: Any, **kwargs: Any) -> None:

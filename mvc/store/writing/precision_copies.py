@@ -1,7 +1,8 @@
-"""Finds the *master* of a copy in lower precision, for example the fp32 tensor of a bf16 copy.
+"""Finds tensors of a commit that are copies of another tensor in lower precision.
 
-The copy must equal the rounded master. If a commit has both tensors, the copy is stored as a delta
-from the rounded master. This delta is all zeros, which take almost no space.
+An example is a bf16 copy of an fp32 tensor, its *master*. The copy must equal the rounded master.
+The copy is stored as a delta from the rounded master. This delta is all zeros and takes almost no
+space.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
 
-_SAMPLE = 4096  # first elements that are compared to find the master of a copy
-_TINY = 64  # bytes of a tensor for which naming a base saves nothing
+_SAMPLE = 4096  # number of elements, from the first, that are compared to find a master
+_TINY = 64  # masters with fewer bytes are not used: a delta would save nothing
 _WIDE = ("float32", "float64")
 
 
 class Master(Struct, frozen=True):
-    """A tensor of this commit whose file is still open: a base for its copies."""
+    """A tensor of the running commit, as the base of its copies. Its file is open.
+
+    ``content``: the index of the tensor in the file.
+    """
 
     id: BlobId
     spec: TensorSpec
@@ -38,7 +42,7 @@ class Master(Struct, frozen=True):
     content: int
 
     def chain(self, start: int) -> tuple[Link, ...]:  # noqa: ARG002
-        """Empty: the master is stored by this commit, so there is no stored chain yet."""
+        """Empty, because no stored object must be decoded to get the master."""
         return ()
 
     def piece(self, start: int) -> memoryview:
@@ -46,7 +50,7 @@ class Master(Struct, frozen=True):
         return self.read(start, self.spec.nbytes - start)
 
     def cached(self, link: Link, start: int) -> None:
-        """Returns None: a master has no chain of stored objects."""
+        """None, because ``chain`` is empty."""
 
     def read(self, start: int, length: int) -> memoryview:
         borrowed = self.file.borrow(self.content)
@@ -62,10 +66,10 @@ class Master(Struct, frozen=True):
 
 
 class PrecisionCopies:
-    """Finds masters by their rounded values.
+    """The possible masters of a commit. ``find`` finds the master of a copy.
 
-    For each narrower dtype, the first elements of each master are rounded once. Their hash is the
-    key of the master.
+    For each narrower dtype, the first elements of each master are rounded and hashed. A copy has a
+    master if its first elements have the same hash.
     """
 
     def __init__(self) -> None:
@@ -110,9 +114,9 @@ class PrecisionCopies:
 
 
 class _Rounded(Struct):
-    """``by_hash``: masters by the hash of their first elements, rounded.
+    """``by_hash``: maps the hash of the rounded first elements of a master to the master.
 
-    ``seen``: how many masters.
+    ``seen``: how many masters, from the first, were hashed.
     """
 
     by_hash: dict[bytes, Master] = field(default_factory=dict)
