@@ -16,8 +16,8 @@ def how_to_install(extra: str) -> str:
 def need_torch(feature: str, *packages: str) -> None:
     """Raises NotInstalled if torch, or one of ``packages``, is not installed.
 
-    ``feature``: what needs torch, for the message. ``packages``: other packages that the feature
-    needs. The extra ``torch`` installs them, too.
+    ``feature``: what needs torch, in words for the message. ``packages``: other packages that the
+    extra ``torch`` of mvc installs.
     """
     from importlib.util import find_spec
 
@@ -71,7 +71,7 @@ class AlreadyARepository(MvcError):
 
 
 class DubiousOwnership(MvcError):
-    """The repository belongs to another user, and the user's settings do not allow it."""
+    """The repository belongs to another user, and no setting allows the repository."""
 
 
 class UnsupportedFormat(MvcError):
@@ -113,7 +113,7 @@ class UnknownMetric(MvcError):
 
 
 class NoDeployment(MvcError):
-    """No version was live at the given moment, or there is no such deployment."""
+    """No version was live at the given moment, or the given deployment is missing."""
 
 
 class UnknownPath(MvcError):
@@ -165,7 +165,7 @@ class DoesNotFit(MvcError):
 
 
 class BadMessage(MvcError):
-    """A message of distributed training, or a model in it, is invalid. The message is ignored."""
+    """A message of distributed training is invalid, or has an invalid model. mvc ignores it."""
 
 
 class CannotDistribute(MvcError):

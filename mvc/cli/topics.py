@@ -11,7 +11,10 @@ from mvc.times import FORMS
 
 
 class Topic(Struct, frozen=True):
-    """A topic. ``forms`` maps values to their meanings. ``notes``: paragraphs below the forms."""
+    """The text of one topic. ``forms``: maps what a user may write to its meaning.
+
+    ``notes``: paragraphs below the table of forms.
+    """
 
     title: str
     forms: dict[str, str]

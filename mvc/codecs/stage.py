@@ -1,4 +1,8 @@
-"""The base class of all stages, and the parsing of their parameters."""
+"""The base class of all stages, and functions that parse the parameters of stages.
+
+A stage is one step of a pipeline, such as ``zstd:1`` in ``xor | planes | zstd:1``. Pipelines encode
+and decode tensors.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class Kind(enum.Enum):
-    """The data between two stages."""
+    """The kinds of data that stages accept and return. The values are words for messages."""
 
     TENSOR = "a tensor's words"
     PAIR = "a tensor and its base"
@@ -35,23 +39,25 @@ class Kind(enum.Enum):
 
 
 STAGES = "stages"
-"""The format feature of lossless stages beyond byte planes and zstd."""
+"""The name of a feature of the repository format: lossless stages besides byte planes and zstd."""
 
 LC = "lc"
-"""The format feature of lossy deltas that are added to a state (``mvc.lossy.lc``)."""
+"""The name of a feature of the repository format: lossy deltas (``mvc.lossy.lc``)."""
 
 Costs: TypeAlias = Mapping[int, tuple[float, float]]
-"""Nanoseconds per raw byte and per stored byte, by the width of an element in bytes."""
+"""Maps the width of an element in bytes to the time for each raw byte and each stored byte, in ns.
+"""
 
 DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
 WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}
 
 
 class Stage(Struct, frozen=True):
-    """One stage of a pipeline, such as ``zstd:1``. Its class describes it.
+    """One stage of a pipeline, such as ``zstd:1``. Each kind of stage is a subclass.
 
-    ``text``: name and parameters as written. ``usage`` begins with the name. The first line of the
-    docstring is shown to users. A stage without ``returns`` returns the kind of data that it takes.
+    ``text``: name and parameters as the user wrote them. ``usage``: the form of the text, which
+    begins with the name. ``about``: the first line of the docstring, for users. ``returns``: the
+    kind of data that the stage returns; None if it returns the kind that it gets.
     """
 
     text: str
@@ -62,36 +68,36 @@ class Stage(Struct, frozen=True):
     needs: ClassVar[str]
     scope: ClassVar[Literal["tensor", "group"]] = "tensor"
     operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # how the delta is computed
-    delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
+    delta: ClassVar[bool] = False  # whether the stage is omitted if a tensor is stored in full
     lossy: ClassVar[bool] = False
-    feature: ClassVar[str]  # of the format; only for stages that records name
+    feature: ClassVar[str]  # of the repository format, as ``STAGES``
     decides: ClassVar[bool] = False  # decides whether a version is saved, and changes nothing
     costs: ClassVar[Costs] = {}  # of decoding (tests/benchmarks/bench_rates.py); {}: negligible
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "usage" in vars(cls):  # classes without it are internal variants
+        if "usage" in vars(cls):  # not a variant of another stage
             cls.about = (cls.__doc__ or "").partition("\n")[0]
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """The stage ``name:parameter``. Raises InvalidPipeline, with an explanation."""
+        """The stage ``name:parameter``. Raises InvalidPipeline for a wrong parameter."""
         if parameter:
             raise InvalidPipeline(f"stage {name} takes no parameter, not {parameter!r}")
         return cls(name)
 
     @property
     def acts_on(self) -> str:
-        """What the stage processes as a unit, for messages."""
+        """What the stage processes at a time, in words for messages."""
         of_tensors = "all tensors" if self.scope == "group" else "each tensor"
         return "the version" if self.decides else of_tensors
 
     def costs_in(self, operator: str) -> Costs:  # noqa: ARG002
-        """Decoding costs in a pipeline with this operator."""
+        """The costs of decoding if the delta was computed with ``operator``."""
         return self.costs
 
     def full(self) -> Stage | None:
-        """The stage that full records use in place of this one; None if they use none."""
+        """The stage to use if a tensor is stored in full. None if this stage is then omitted."""
         return None if self.delta else self
 
 
@@ -115,14 +121,17 @@ def _wrong(stage: str, rule: str, text: str) -> InvalidPipeline:
 
 
 def plain(value: Decimal) -> str:
-    """The shortest text of a number, without an exponent."""
+    """A number as text, without an exponent and without zeros at the end."""
     return format(value.normalize() + 0, "f")
 
 
 def read_options(
     stage: str, parameter: str, named: Sequence[str], flags: Sequence[str]
 ) -> tuple[str, dict[str, str]]:
-    """Parses ``first,name=value,flag``: the first value and a mapping; a flag's value is empty."""
+    """Parses ``first,name=value,flag``. Returns the first value, and maps names to values.
+
+    The value of a flag is empty.
+    """
     first, *rest = (part.strip() for part in parameter.split(","))
     options: dict[str, str] = {}
     for part in rest:

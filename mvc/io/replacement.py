@@ -1,16 +1,15 @@
-"""Replaces several files of a folder together.
+"""Replaces several files of a folder together, as a checkout does.
 
-All files are written, flushed and checked under temporary names. Then they are renamed, one after
-another. Before the first file is written, a *plan* is written, a list of the temporary files
+First, all new files are written under temporary names and flushed to disk. Then the temporary files
+are renamed, one after another. Before that, a *plan* is written: a file that lists all renames
 (``mvc.io.plans``). The plan is locked while its process runs.
 
-If this process is killed, the next process calls ``finish_interrupted``. If all temporary files
-were ready and match the plan, that function does the remaining renames. Otherwise, it deletes the
-temporary files. It opens and deletes only regular files of this user. If the plan was ready, their
-sizes must match the plan, too. Any other file with a temporary name is left unchanged.
+If the process is killed, the next mvc process calls ``finish_interrupted``. If all temporary files
+are complete, this function does the remaining renames. Otherwise, it deletes the temporary files.
+It leaves files unchanged that belong to another user or do not fit the plan.
 
-If no plan can be written, an interrupted replacement cannot be completed. Two replacements of the
-same path never run at the same time: each locks an empty file for this path (``one_at_a_time``).
+Without disk space or permission to write a plan, files are replaced without a plan. Then an
+interrupted replacement cannot be completed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LOCK_SECONDS = 60
 """Seconds for which a checkout waits for another checkout that writes to the same path."""
 
 _PLAN = re.compile(r"[0-9a-f]{16}")
-_NAMED = 10  # files in a message
+_NAMED = 10  # maximum number of files in a message
 _NO_ROOM = (ReadOnly, StorageFull)
 
 
@@ -56,15 +55,14 @@ def replacing(
 ) -> Iterator[list[str]]:
     """Replaces ``files`` of ``folder`` by the output of their functions, and deletes ``deletes``.
 
-    If anything fails before all files are written and flushed, nothing has changed. Symbolic links
-    below ``folder`` are not followed. New files get the permissions of the old files. Yields the
-    names of the deleted files. If the file system ignores case, a name in ``deletes`` may denote a
-    file that was just written. This file is not deleted.
+    Yields the names of the deleted files. If an error occurs before all files are written and
+    flushed, nothing has changed. Symbolic links below ``folder`` are not followed. New files get
+    the permissions of the old files.
 
     ``plans``: the folder of plans in a repository; None for no plan. ``inside``: whether ``folder``
-    contains the repository. The plan stores three arguments for ``finish_interrupted``. ``checks``
-    identify the contents of the files. ``version`` is the version that contains the files. ``then``
-    says what the ``with`` block does.
+    contains the repository. The plan stores the other arguments for ``finish_interrupted``:
+    ``checks`` (texts that identify the contents of the files), ``version`` (the version that
+    contains the files), and ``then`` (what the ``with`` block does after the renames).
     """
     steps = [
         PlanStep(n, f"{TEMPORARY}{os.urandom(8).hex()}", before(fs, folder / n), checks[n])
@@ -94,12 +92,12 @@ def replacing(
 
 
 class Finish(Struct, frozen=True):
-    """Callbacks to finish interrupted replacements.
+    """What ``finish_interrupted`` needs from its caller.
 
-    ``root``: the folder that contains the repository. ``size(version, check)``: bytes of the file
-    with this check in this version; None if there is no such file. ``holds(version, check, path)``:
-    whether ``path`` has the same bytes as this file. ``conclude(then)``: does what ``then`` of the
-    plan says.
+    ``root``: the folder that contains the repository. ``size(version, check)``: the size of the
+    file that ``check`` identifies in a version; None if the version has no such file.
+    ``holds(version, check, path)``: whether the file at ``path`` has the same bytes as this file.
+    ``conclude(then)``: does after all renames what ``then`` of the plan says, such as to move HEAD.
     """
 
     root: Path
@@ -109,10 +107,11 @@ class Finish(Struct, frozen=True):
 
 
 class Finished(Struct):
-    """The result for one plan. ``replaced``: files that were replaced.
+    """What ``finish_interrupted`` did for one plan.
 
-    ``abandoned``: files that were not replaced, although a temporary file for them existed.
-    ``left_alone``: files with a temporary name that no replacement wrote.
+    ``replaced``: files that were replaced. ``abandoned``: files that were not replaced, although
+    their temporary file existed. ``left_alone``: files with a temporary name that belong to another
+    user or do not fit the plan. They were not deleted.
     """
 
     replaced: tuple[Path, ...] = ()
@@ -121,10 +120,10 @@ class Finished(Struct):
 
 
 def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[Finished]:
-    """Completes or reverts the interrupted replacements of this user.
+    """Completes or gives up the interrupted replacements of this user. Yields a result for each.
 
-    Yields a result for each plan. If a file has changed since the plan was written, or if a
-    temporary file does not match the plan, the remaining steps of the plan are not done.
+    A replacement is given up if a file has changed since the plan was written, or if a temporary
+    file does not match the plan.
     """
     identity = fs.stat(plans, follow=False)
     for name in fs.list(plans) if identity is not None and identity.is_dir else ():
@@ -134,7 +133,7 @@ def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[
         lock = fs.lock(path, block=False)
         if lock is not None:
             with lock:
-                # A plan that cannot be finished must not block all later commands.
+                # After an error, the plan is deleted: it must not block all later commands.
                 done = Finished()
                 try:
                     done = _finish(fs, path, finish)
@@ -155,12 +154,13 @@ def _finish(fs: FileSystem, path: Path, finish: Finish) -> Finished:
     plan = Plan.parse(data)
     if plan is None:
         return Finished()
-    # Only size and mtime must match: in a copy of the repository, ctimes and inodes differ.
+    # exact=2: of the old files, only size and mtime must match. If the repository is a copy, ctimes
+    # and inodes differ.
     return _finish_in(fs, finish.root, plan, finish, path=path, exact=2)
 
 
 def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Finish) -> Finished:
-    """Finishes the plan in the folder that the pointer names. Without a plan, does nothing."""
+    """Finishes the plan in the folder that ``pointer`` names. If there is none, does nothing."""
     folder, path = Path(pointer.folder), pointer.plan(number)
     if not pointer.is_true(fs) or not is_own_file(fs, path):
         return Finished()
@@ -171,7 +171,7 @@ def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Fin
         data = fs.read_bytes(path, MOST)
         plan = Plan.parse(data)
         if data and (plan is None or plan.then):
-            return Finished()  # not written by mvc, which writes no ``then`` into such a plan
+            return Finished()  # the plan is forged: mvc writes no ``then`` into a plan elsewhere
         done = (
             Finished() if plan is None else _finish_in(fs, folder, plan, finish, path=path, exact=4)
         )
@@ -183,10 +183,9 @@ def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Fin
 def _finish_in(
     fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, path: Path, exact: int
 ) -> Finished:
-    """Finishes the plan at ``path``.
+    """Finishes ``plan``, which is the file ``path``.
 
-    ``exact``: how many values of ``PlanStep.before``, from the first, must match the present file
-    before the file is deleted.
+    A file of ``plan`` is deleted only if the first ``exact`` values of ``PlanStep.before`` match.
     """
     deletes = [
         s
@@ -227,7 +226,7 @@ def _waiting(fs: FileSystem, plan: Plan, folder: Path) -> list[PlanStep]:
 
 
 def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: Finish) -> bool:
-    """Whether a replacement can have written the step's temporary file. Does not open the file."""
+    """Whether mvc may have written the temporary file of a step. Does not open the file."""
     path = step.written(folder)
     identity = fs.stat(path, follow=False)
     return (
@@ -240,11 +239,11 @@ def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: F
 
 @contextmanager
 def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
-    """Excludes other ``with`` blocks for the same file or folder ``place``, in all processes.
+    """A lock: at any time, only one process is in a ``with`` block for the same path ``place``.
 
-    If the folder ``plans`` cannot be written, nothing is excluded. Raises Busy after a minute.
+    If the folder ``plans`` cannot be written, there is no lock. Raises Busy after a minute.
     """
-    path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # a collision only causes a wait
+    path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # two paths may share a lock
     lock = None
     try:
         make_folder(fs, plans, within=plans.parent)
@@ -266,10 +265,9 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
-    """Yields an empty list, to which ``make_dirs`` adds new folders (its argument ``created``).
+    """Yields an empty list. Pass the list to ``make_folder``, which adds each new folder to it.
 
-    If the block fails, the folders in the list are deleted if they are empty. The error of the
-    block is raised.
+    If the ``with`` block raises an error, the empty folders in the list are deleted.
     """
     created: list[Path] = []
     try:
@@ -284,7 +282,7 @@ def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
 def make_folder(
     fs: FileSystem, folder: Path, *, within: Path | None = None, created: list[Path] | None = None
 ) -> None:
-    """As ``fs.make_dirs``. If a part of the path is not a folder, IoFailed names this part."""
+    """As ``fs.make_dirs``. If a part of the path is a file, IoFailed names this file."""
     try:
         fs.make_dirs(folder, within=within, created=created)
     except (FileExistsError, IoFailed) as error:
@@ -298,12 +296,11 @@ def make_folder(
 
 
 class _PlanFile:
-    """The plan of a running replacement. Other processes ignore the plan while it is locked.
+    """Writes the plan of a replacement, and locks and deletes it. Use it as a context manager.
 
-    At the end of the ``with`` block, the plan is deleted. If the block fails before all files are
-    ready, the temporary files are deleted, too. If the block fails later, the plan and the
-    temporary files stay, and the next command finishes the plan. Without disk space or permission,
-    no plan is written.
+    After the ``with`` block, the plan is deleted. If the block fails before ``get_ready``, the
+    temporary files are deleted, too. If the block fails after ``get_ready``, the plan and the
+    temporary files stay, and the next command finishes the plan.
     """
 
     def __init__(
@@ -334,9 +331,9 @@ class _PlanFile:
         return self
 
     def get_ready(self) -> None:
-        """Makes all temporary files durable and marks the plan as ready.
+        """Flushes all temporary files to disk, and marks the plan as ready.
 
-        If the plan has one file and no ``then``, this does nothing: a single rename cannot be
+        Does nothing if the plan has one file and no ``then``, because one rename cannot be
         interrupted.
         """
         if self._files and (len(self._plan.steps) > 1 or self._plan.then):
@@ -366,10 +363,10 @@ class _PlanFile:
                 file.sync()
 
     def _remove(self) -> None:
-        """Deletes the plan, then its pointer: without a pointer, no process could find the plan.
+        """Deletes the plan, then its pointer.
 
-        The deletion of the plan is durable. An old plan that reappears after a power loss would
-        move HEAD.
+        Flushes the deletion of the plan to disk: if an old plan came back after a power loss, the
+        next command would finish it and move HEAD.
         """
         for path, _ in reversed(self._files):
             with suppress(MvcError):  # the next command deletes the file
@@ -385,9 +382,9 @@ class _PlanFile:
 
 
 def _refuse_temporary(steps: Sequence[PlanStep]) -> None:
-    """Raises WouldOverwrite for names that look like those of plans and temporary files.
+    """Raises WouldOverwrite if a file of a version has the name of a plan or a temporary file.
 
-    Otherwise, a version could contain a forged plan, which a checkout would write into its folder.
+    Otherwise, a version could contain a forged plan, and a checkout would write this plan.
     """
     for step in steps:
         if any(map(is_temporary, Path(step.name).parts)):
@@ -419,10 +416,10 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> N
 
 
 def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[str]:
-    """Renames and deletes files, durably; returns the names of the deleted files.
+    """Renames and deletes files, durably. Returns the names of the deleted files.
 
-    If the file system ignores case, a name to delete may denote a file that was just written. This
-    file is not deleted. The message of an error lists the finished steps.
+    If the file system ignores case, a file to delete may be a file that was just written under a
+    name in other case. This file is not deleted. The message of an error lists the finished steps.
     """
     done, deleted, written = 0, [], set()
     try:
@@ -459,10 +456,10 @@ def _sync(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
 
 
 def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep], plan: Path | None) -> None:
-    """Deletes the temporary files, as far as possible.
+    """Deletes the temporary files of a replacement that is given up.
 
-    Before that, removes the last byte of the file ``plan``, so that the plan is not ready any more.
-    A ready plan whose temporary files are missing would count as completed.
+    First removes the last byte of the file ``plan``, so that the plan does not count as ready. In a
+    ready plan, a missing temporary file means that the file was renamed.
     """
     if plan is not None and steps:
         with suppress(MvcError), fs.open_write(plan, within=plan.parent) as file:

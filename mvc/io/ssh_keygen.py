@@ -1,8 +1,8 @@
 """Creates and checks signatures with OpenSSH's ``ssh-keygen``, as git does.
 
-Only ``ssh-keygen`` or the SSH agent reads the private key, never this process. Nothing is asked on
-the terminal. A signature to check may come from an attacker. So this module validates a signature
-before ``ssh-keygen`` reads it, and uses no shell.
+This process never reads a private key: ``ssh-keygen`` or the SSH agent reads the key. The program
+``ssh-keygen`` runs without a terminal and without a shell. A signature to check may come from an
+attacker, so this module checks its format before it passes the signature to ``ssh-keygen``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ _NEWEST = "OpenSSH 8.8 or newer"
 _PATIENCE_SECONDS = 60.0  # a hardware key may wait for a touch
 _MAGIC = b"SSHSIG"
 _NAME = re.compile(rb"[A-Za-z0-9@._+-]{1,64}")
-"""The name of an algorithm or a namespace. Other characters may be misread in ssh-keygen's output.
-"""
+"""The names of algorithms and namespaces that are accepted in a signature."""
 _LINE = 70
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
-_LONGEST = 200  # characters of ssh-keygen's error output
+_LONGEST = 200  # maximum number of characters of ssh-keygen's error output in a message
 _MOST = 8  # maximum number of signers with the same key
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 _TOO_OLD = ("unknown option", "illegal option", "unsupported operation", "invalid option", "usage:")
@@ -54,10 +53,10 @@ _WORDS: dict[Trust, str] = {
 class Checked(Struct, frozen=True):
     """The result of checking a signature.
 
-    ``good``: signed by ``signer``. ``bad``: a signature of other content, or no signature.
-    ``unknown``: the key belongs to no signer allowed at the given time. ``not-allowed``: the
-    signer may not sign content of this kind. ``key``: type and fingerprint of the key; empty
-    without a key.
+    ``trust`` is one of: ``good`` (signed by ``signer``), ``unsigned`` (there is no signature),
+    ``bad`` (not a valid signature of this content), ``unknown`` (the key belongs to no signer that
+    was allowed at the time), ``not-allowed`` (``signer`` may not sign content of this kind),
+    ``revoked`` (signed with a revoked key). ``key``: type and fingerprint of the key, if known.
     """
 
     trust: Trust
@@ -76,9 +75,9 @@ class Checked(Struct, frozen=True):
 
 
 class Signers(Struct, frozen=True):
-    """Files with the allowed signers and the revoked keys.
+    """The files with the allowed signers and the revoked keys, in the formats of OpenSSH.
 
-    Without ``allowed``, every signer is unknown.
+    If ``allowed`` is None, every signer is unknown.
     """
 
     allowed: Path | None
@@ -89,9 +88,9 @@ class Signers(Struct, frozen=True):
 
 
 def sign(key: Path, namespace: str, message: bytes) -> bytes:
-    """The binary signature of ``message``, with the private key of the key file ``key``.
+    """Signs ``message`` with the key in the file ``key``. Returns the binary signature.
 
-    ``key`` may be a file with only the public key, if the agent has the private key. Raises
+    If the SSH agent has the private key, the file may contain only the public key. Raises
     CannotSign and NotInstalled.
     """
     done = _run(["-Y", "sign", "-n", namespace, "-f", os.fspath(key)], message)
@@ -114,7 +113,7 @@ def sign(key: Path, namespace: str, message: bytes) -> bytes:
 
 
 def key_of(blob: bytes) -> str:
-    """Type and fingerprint of a signature's key; empty if ``blob`` is no signature."""
+    """Type and fingerprint of the key of a signature. Empty if ``blob`` is not a signature."""
     import hashlib  # late: slow to import
 
     with suppress(ValueError, struct.error):
@@ -129,7 +128,7 @@ def key_of(blob: bytes) -> str:
 
 
 def _strings(data: bytes) -> Iterator[bytes]:
-    """The strings in ``data``. Each string is preceded by its length in four bytes."""
+    """The strings in ``data``. Before each string are four bytes with its length."""
     at = 0
     while at < len(data):
         (size,) = struct.unpack_from(">I", data, at)
@@ -142,9 +141,10 @@ def _strings(data: bytes) -> Iterator[bytes]:
 def check(
     blob: bytes, message: bytes, *, namespace: str, signers: Signers, time_ns: int
 ) -> Checked:
-    """Checks whether a signer has signed ``message`` and was allowed to at ``time_ns``.
+    """Checks whether ``blob`` is a signature of ``message`` by a signer allowed at ``time_ns``.
 
-    A signature with a revoked key is never good, whatever the time. Raises NotInstalled.
+    A signature with a revoked key is never good, even if it is older than the revocation. Raises
+    NotInstalled.
     """
     key = key_of(blob)
     if not key:
@@ -185,14 +185,14 @@ def _base64(data: bytes) -> bytes:
 
 
 def _names(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
-    """The signers, by name or by a pattern of names, that ``ssh-keygen`` has listed for a key."""
+    """The signers that ``ssh-keygen -Y find-principals`` has printed for a key."""
     text = done.stdout.decode(errors="replace") if done.returncode == 0 else ""
     names = (name for line in text.splitlines() for name in line.split(","))
     return tuple(dict.fromkeys(n for n in names if n and not n.startswith("!")))[:_MOST]
 
 
 def _moment(time_ns: int) -> str:
-    """The time as ``ssh-keygen`` reads it: in the local zone, like times in the list of signers."""
+    """A time in the format of ``ssh-keygen``, in the local time zone."""
     seconds = min(max(time_ns // 10**9, 0), _LAST_SECOND)
     return time.strftime("%Y%m%d%H%M%S", time.localtime(seconds))
 

@@ -1,7 +1,8 @@
-"""The table of all stages, the presets, and the parser of lines such as ``xor | planes | zstd:1``.
+"""Parses pipelines such as ``xor | planes | zstd:1``, which say how tensors are encoded.
 
-Stored data refer to a stage by the stage's text. Only stages of this table can be named. The order
-of stages is checked: each stage has kinds of data that it accepts, and a kind that it returns.
+A pipeline is a line of stages. This module has the table of all stages, and the presets, which are
+names for pipelines. It also checks the order of stages: each stage must accept the kind of data
+that the stage before it returns.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ _STAGES: tuple[type[Stage], ...] = (
     lc.Packed,
     lc.Ans,
 )
-"""All stages, in the order that a line must have."""
+"""All stages, sorted by their position in a pipeline."""
 
 STAGES = {re.split("[:[]", kind.usage)[0]: kind for kind in _STAGES}
-"""Maps names to stages."""
+"""Maps the name of a stage to its class."""
 
 _GAPS = "gaps | zstd:huff"
 _STEPS = f"steps | {_GAPS}"
@@ -84,9 +85,10 @@ PRESETS = {
     "lc": lc.expand("lc:mean,budget=0.05"),
     "none": "raw",
 }
-"""Maps names to lines. ``lossless`` is the default, chosen by measurements. ``vsol`` and
-``vsol-BOUND-SPEED`` are the presets of the VSOL thesis (§4.8.5, §5.1). BOUND is the accuracy that
-may be lost, in per cent.
+"""Maps the name of a preset to its pipeline. ``lossless`` is the default, chosen by measurements.
+
+``vsol`` and ``vsol-BOUND-SPEED`` are the presets of the VSOL thesis (§4.8.5, §5.1). BOUND is the
+accuracy that may be lost, in per cent.
 """
 
 _ENDS = {
@@ -96,15 +98,13 @@ _ENDS = {
     Kind.PAIR: "add a delta (sub or xor) after it",
     Kind.CHOSEN: "add a delta (sub or xor) after it",
 }
-"""If the last stage of a line returns one of these kinds of data, the line is refused with the
-hint.
-"""
+"""Kinds of data that the last stage must not return. Maps each kind to the hint for the user."""
 
 
 def read_stages(text: str) -> tuple[Stage, ...]:
-    """The stages of a line or preset. Their order is not checked.
+    """The stages of a pipeline or preset. Does not check the order of the stages.
 
-    Raises InvalidPipeline, which names an unknown stage.
+    Raises InvalidPipeline for an unknown stage.
     """
     words = [word.strip() for word in PRESETS.get(text.strip(), text).split("|")]
     line = " | ".join(lc.expand(w) if w.startswith(lc.PREFIX) else w for w in words)
@@ -118,7 +118,7 @@ def read_stages(text: str) -> tuple[Stage, ...]:
 
 
 def _unknown(word: str) -> InvalidPipeline:
-    """The error for a word of a line that is not a stage."""
+    """The error for a part of a pipeline that is not a stage."""
     if word in PRESETS:
         return InvalidPipeline(
             f"{word} is a preset, and cannot be combined with stages",
@@ -133,7 +133,10 @@ def _unknown(word: str) -> InvalidPipeline:
 
 
 def check_order(stages: Sequence[Stage]) -> None:
-    """Raises InvalidPipeline if a stage does not fit. The error names the stage and its needs."""
+    """Raises InvalidPipeline if a stage does not accept the data of the stage before it.
+
+    Also raises it if a stage occurs twice, or if the last stage returns unfinished data.
+    """
     text = " | ".join(stage.text for stage in stages)
     first = next((s for s in stages if not s.decides), None)
     kind = Kind.PAIR if first and Kind.PAIR in first.accepts else Kind.TENSOR

@@ -1,13 +1,11 @@
-"""HDF5 files, and Keras's zip files that contain an HDF5 file.
+"""Finds the tensors in HDF5 files, and in Keras's zip files that contain an HDF5 file.
 
-A *dataset* is an array in an HDF5 file. If a dataset is contiguous and has little-endian numbers,
-it is a tensor. If a dataset is stored in chunks, each run of adjacent chunks is a tensor.
-Compressed datasets, and small datasets that are stored in headers, stay in the bytes outside of
-tensors.
+A *dataset* is an array in an HDF5 file. A dataset with contiguous little-endian numbers becomes a
+tensor. If a dataset is stored in chunks, each series of adjacent chunks becomes a tensor. Datasets
+that are compressed, or so small that they are stored in a header, do not become tensors.
 
-The library h5py runs in a separate process (``hdf5_child``), which sends the positions of the
-datasets. These positions are checked in the same way as the positions in files of other formats.
-h5py is needed to commit a file, but not to check it out.
+The library h5py finds the positions of the datasets. It runs in a separate process
+(``hdf5_child``). h5py is needed to commit a file, but not to check out a file.
 """
 
 from __future__ import annotations
@@ -32,20 +30,20 @@ from mvc.limits import MAX_DIMENSIONS, MIB
 from mvc.model.tensor import TensorSpec
 
 SECONDS = 60
-"""Time limit of the process for one file."""
+"""Maximum seconds that the process may take for one file."""
 
 _DTYPES = {**DESCRIPTIONS, "bfloat16": "bfloat16"}
 _MOST = 32 * MIB
 """Maximum bytes of one message to or from the process."""
 
-# The child must load no compression filter from a folder, and start no thread pool.
+# The child process must not load plugins for compression, and must not start a thread pool.
 _VARIABLES = {"HDF5_PLUGIN_PRELOAD": "::", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Read(Struct, tag=True, frozen=True):
-    """A request for bytes of the file.
+    """A request of the child process for bytes of the file.
 
-    The answer has fewer bytes at the end of the file, or if the request is large.
+    The answer may have fewer bytes, at the end of the file or if the request is too large.
     """
 
     offset: int
@@ -53,7 +51,10 @@ class Read(Struct, tag=True, frozen=True):
 
 
 class DatasetPlace(Struct, frozen=True):
-    """A contiguous dataset, or a run of adjacent chunks. ``dtype``: numpy's name of the dtype."""
+    """The position of a tensor: a contiguous dataset, or a series of adjacent chunks.
+
+    ``dtype``: numpy's name of the dtype.
+    """
 
     key: str
     dtype: str
@@ -62,7 +63,7 @@ class DatasetPlace(Struct, frozen=True):
 
 
 class DatasetPlaces(Struct, tag=True, frozen=True):
-    """The last message of the process: where the datasets are."""
+    """The last message of the child process: the positions of all tensors."""
 
     places: list[DatasetPlace]
 
@@ -71,17 +72,17 @@ Message: TypeAlias = Read | DatasetPlaces
 
 
 def parse_hdf5(source: Source, name: str) -> FileParts:
-    """The tensors of a file, named by the paths of their datasets.
+    """The tensors of a file. The name of a tensor is the path of its dataset in the file.
 
-    If a dataset has several runs of adjacent chunks, each run is a tensor, and its name ends in
-    ``#NUMBER``. Raises BadModelFile, NotInstalled.
+    If a dataset has several series of adjacent chunks, the name of each tensor ends in ``#NUMBER``.
+    Raises BadModelFile, NotInstalled.
     """
     size = source.size()
     return FileParts("hdf5", *laid_out(query_h5py(source, name, 0, size), name, 0, size))
 
 
 def parse_keras(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """As ``parse_hdf5``, for the member ``KERAS_WEIGHTS`` of a zip file. The member must exist."""
+    """As ``parse_hdf5``, for the HDF5 file ``KERAS_WEIGHTS`` in a zip file. It must exist."""
     weights = next(member for member in members if member.name == KERAS_WEIGHTS)
     if not weights.stored:
         raise BadModelFile(f"{name}: its weights are compressed")
@@ -93,9 +94,9 @@ def parse_keras(source: Source, name: str, members: tuple[ZipMember, ...]) -> Fi
 def laid_out(
     places: Iterable[DatasetPlace], name: str, start: int, size: int
 ) -> tuple[tuple[ParsedContent, ...], tuple[ParsedTensor, ...]]:
-    """Contents and tensors of the ``size`` bytes at ``start``, in file order.
+    """Checks the positions ``places``, and converts them to contents and tensors, in file order.
 
-    Raises BadModelFile.
+    The HDF5 file is the ``size`` bytes at ``start``. Raises BadModelFile.
     """
     rows = list[tuple[int, TensorSpec, str]]()
     for place in places:
@@ -113,10 +114,10 @@ def laid_out(
 
 
 def query_h5py(source: Source, name: str, start: int, size: int) -> list[DatasetPlace]:
-    """The datasets that h5py finds in the ``size`` bytes at ``start``.
+    """The tensors that h5py finds in the HDF5 file in the ``size`` bytes at ``start``.
 
-    Raises NotInstalled; BadModelFile. If the file is read from a version (``StoredSource``), always
-    raises BadModelFile: a version could have many files that were made to keep h5py busy.
+    Raises NotInstalled and BadModelFile. Always raises BadModelFile for a file of a stored version
+    (``StoredSource``), because the version may come from an attacker.
     """
     if find_spec("h5py") is None:
         raise NotInstalled("reading an HDF5 file needs h5py", hint=how_to_install("hdf5"))

@@ -1,11 +1,9 @@
-"""ONNX graphs: the positions of their tensors, in the same file or in external files.
+"""ONNX files: finds the positions of tensors, in the file or in external files.
 
-An ONNX file is a message of protocol buffers, which consists of fields. A field is a number, or it
-states its length. So the file is read without the generated classes. Numbers that are coded one by
-one (varints) and constants of small nodes are not tensors. They stay in the skeleton, the bytes
-outside of tensors.
-
-Format: https://github.com/onnx/onnx (onnx.proto).
+An ONNX file is a protocol buffer message (https://github.com/onnx/onnx, onnx.proto). A message
+consists of fields, and a field may be another message. This module reads the fields without the
+packages onnx and protobuf. It ignores tensors whose numbers are encoded one by one (varints), and
+constants of small nodes. Their bytes stay in the skeleton (all bytes outside of tensors).
 """
 
 from __future__ import annotations
@@ -24,11 +22,12 @@ from mvc.limits import MAX_NAME_BYTES
 from mvc.model.tensor import TensorSpec, shared_spec
 
 ONNX = b"\x08"
-"""The field ``ir_version``, which every file begins with."""
+"""The first byte of every ONNX file. It begins the field ``ir_version``."""
 
 _DEEPEST = 500
 _SIZES = {0: 0, 1: 8, 5: 4}
-# For each kind of message, the needed fields. A varint field has a negative number here.
+# Maps each kind of message to its needed fields: maps the number of a field to its meaning. If the
+# value of a field is one number (a varint), the number of the field is negated here.
 _FIELDS = {
     "model": {7: "graph", 25: "function"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
@@ -49,7 +48,7 @@ _FACTS = {
     4: "domain",
     5: "model_version",
 }
-# A node of at most so many bytes is skipped, unless it contains a graph or names a file.
+# A node with at most _SMALL bytes is skipped, unless it contains a graph or names a file.
 _SMALL = 4096
 _INSIDE = re.compile(rb"\xa0\x01[\x05\x0a]|location")
 _DTYPES = {
@@ -61,10 +60,11 @@ _DTYPES = {
 
 
 class GraphTensor(Struct, frozen=True):
-    """A tensor in the graph's own file, or in the file ``location``.
+    """A tensor of a graph, and where its bytes are.
 
-    ``key``: the tensor's name, or the name of the node that has the tensor as a constant. ``spec``:
-    dtype and shape of the stored bytes; None if the number of bytes is unknown.
+    ``key``: the tensor's name. For a constant, the name of its node. ``location``: the external
+    file with the bytes; empty for the graph's own file. ``spec``: dtype and shape; None if the
+    number of bytes is unknown.
     """
 
     key: str
@@ -74,9 +74,9 @@ class GraphTensor(Struct, frozen=True):
 
 
 def parse_onnx(source: Source, name: str) -> FileParts:
-    """The tensors of a file and their positions.
+    """The tensors in an ONNX file, without external files, and their positions.
 
-    Raises BadModelFile for an invalid file, or for a file without tensors.
+    Raises BadModelFile for an invalid file, or if the graph has no tensors.
     """
     try:
         graph_tensors = tensors(FileCursor(source))
@@ -88,9 +88,10 @@ def parse_onnx(source: Source, name: str) -> FileParts:
 
 
 def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
-    """A file of ``size`` bytes with these tensors. Leaves out tensors that overlap earlier tensors.
+    """The layout of a file of ``size`` bytes. Leaves out tensors that overlap earlier tensors.
 
-    If two tensors have the same name, as in two subgraphs, only the first gets this name.
+    If several tensors have the same name, such as tensors of two subgraphs, only the first gets the
+    name. The others have no name.
     """
     contents, named, end = list[ParsedContent](), dict[str, ParsedTensor](), 0
     placed = [
@@ -111,10 +112,9 @@ def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
 
 
 def tensors(file: FileCursor) -> list[GraphTensor]:
-    """The tensors of a graph whose bytes are the plain numbers, in the graph's file or in external
-    files.
+    """All tensors that are stored as plain numbers, in the graph's file or in external files.
 
-    Raises BadModelFile for a truncated or invalid file, LookupError after too many fields.
+    Raises BadModelFile for a truncated or invalid file, and LookupError for too many fields.
     """
     graph_tensors, open_messages = list[GraphTensor](), [("model", file.end, _fields())]
     while open_messages:
@@ -146,10 +146,7 @@ def tensors(file: FileCursor) -> list[GraphTensor]:
 
 
 def facts_of(file: FileCursor) -> dict[str, str | int]:
-    """The metadata that the file has before the model's graph.
-
-    Raises BadModelFile and LookupError.
-    """
+    """The metadata at the beginning of an ONNX file. Raises BadModelFile and LookupError."""
     facts = dict[str, str | int]()
     while file.at < file.end:
         number, wire = divmod(_varint(file), 8)
@@ -161,16 +158,16 @@ def facts_of(file: FileCursor) -> dict[str, str | int]:
 
 
 def _fields(name: str = "") -> dict[str, Any]:
-    """The fields of a new message. ``name``: the name of the enclosing message."""
+    """A dict for the fields of a message that begins. ``name``: the name of the outer message."""
     return {"name": name, "shape": [], "dtype": 0}
 
 
 def _read(
     file: FileCursor, field: str, value: int, open_messages: list[tuple[str, int, Any]]
 ) -> None:
-    """Reads a field of the innermost message.
+    """Reads a field of the innermost open message.
 
-    ``value``: the number in the field, or the field's length.
+    ``value``: the field's value if this is a number, otherwise the field's length.
     """
     fields, end = open_messages[-1][2], file.at + value
     if field == "length":
@@ -202,7 +199,7 @@ def _tensor(fields: dict[str, Any]) -> GraphTensor:
 def _spec(fields: dict[str, Any], size: int) -> TensorSpec | None:
     """The dtype and shape of a tensor. ``size``: the number of its bytes, or -1 if unknown.
 
-    If the size contradicts dtype and shape, the tensor is one of plain bytes.
+    If dtype or shape is unknown, or contradicts the size, the result is uint8 and one dimension.
     """
     with suppress(KeyError, DamagedData):
         spec = shared_spec(_DTYPES[fields["dtype"]], tuple(fields["shape"]))

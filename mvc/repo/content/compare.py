@@ -1,9 +1,10 @@
 """Compares the tensors of two files by their hashes, without reading the tensors.
 
-If two files have the same tensor names, their Merkle trees are compared from the root (section 3.2
-of the MMlib paper): the children of two nodes are compared only if the nodes differ. If the tensor
-names differ, tensors are matched by name, then by content, then by the bare name: the name without
-the prefixes that wrappers such as DataParallel add.
+The hashes of a file's tensors are the leaves of a Merkle tree. If two files have the same tensor
+names, their trees are compared from the root, and children are compared only if their parents
+differ (section 3.2 of the MMlib paper). If the tensor names differ, tensors are matched by name,
+then by content, then by the bare name: the name without the prefixes that wrappers such as
+DataParallel add.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class TensorDiff(Struct, frozen=True):
     """How one tensor differs. A number is None if it was not requested or is undefined.
 
     ``kind``: unchanged, changed, added, removed, resized (another shape), or renamed
-    (``renamed_from`` has the same content, or the same name without wrapper prefixes).
-    ``changed_share``: share of elements whose bits differ; 1 if the dtypes differ. ``l2``,
-    ``max_abs``: L2 norm and largest magnitude of the difference. ``cosine``: cosine similarity of
-    the old and the new values. ``l2``, ``max_abs`` and ``cosine`` are computed in float64 from
-    elements that are finite in both tensors. ``nonfinite``: number of the remaining elements.
+    (``renamed_from`` is the old name). ``changed_share``: share of elements whose bits differ; 1 if
+    the dtypes differ. ``l2``, ``max_abs``: L2 norm and largest magnitude of the difference.
+    ``cosine``: cosine similarity of the old and the new values. ``l2``, ``max_abs`` and ``cosine``
+    are computed in float64 from elements that are finite in both tensors. ``nonfinite``: number of
+    elements that are not finite in the old or in the new tensor.
     """
 
     key: str
@@ -57,11 +58,11 @@ class TensorDiff(Struct, frozen=True):
 
 
 class FileDiff(Struct, frozen=True):
-    """How one path differs: unchanged, changed, added, removed or renamed.
+    """How one file differs. ``kind``: unchanged, changed, added, removed or renamed.
 
-    ``other_changed``: whether bytes outside the tensors differ, such as metadata or padding, or the
-    order of the tensors. ``comparisons``: number of compared hashes. ``types``: for the old and for
-    the new file, a mapping from the key of a tensor to its quantisation, such as ``Q4_K``.
+    ``other_changed``: whether anything besides the tensors differs, such as metadata, padding, or
+    the order of the tensors. ``comparisons``: number of compared hashes. ``types``: two mappings,
+    for the old and the new file, from the name of a tensor to its quantisation, such as ``Q4_K``.
     """
 
     path: str
@@ -78,7 +79,7 @@ class FileDiff(Struct, frozen=True):
 
 
 def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> FileDiff:
-    """How ``new`` differs from ``old``; None means that the file does not exist."""
+    """How the file ``new`` differs from ``old``. None: the file does not exist."""
     if old is None or new is None:
         if (present := new or old) is None:
             raise ValueError("one of the two files must exist")
@@ -103,7 +104,8 @@ Pair = tuple[str, FileEntry | None, FileEntry | None]
 def compare_paths(pairs: Sequence[Pair]) -> list[FileDiff]:
     """How each path differs.
 
-    If a removed and an added path have equal bytes, the result has one renamed path instead.
+    If a removed file and an added file have equal bytes, the result has one renamed file in place
+    of the two.
     """
     removed = {path: x for path, x, y in pairs if x is not None and y is None}
     new = {path: y for path, x, y in pairs if y is not None and x is None}
@@ -134,7 +136,7 @@ def renames(removed: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str,
 
 
 def outside_tensors(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
-    """The parts of a file outside its tensors."""
+    """The ids of the parts of a file that are not tensors."""
     used = {t.content for t in entry.tensors}
     return entry.skeleton, tuple(c.id for i, c in enumerate(entry.contents) if i not in used)
 

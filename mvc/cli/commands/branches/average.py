@@ -5,9 +5,9 @@ The versions must have the same tensors, dtypes and shapes. The mean of each flo
   round(w1*x1 + w2*x2 + ... + wn*xn)
 
 The sum is computed in float64, in the order of the REVs, and rounded once to the tensor's dtype. So
-the bits are the same on every machine. The factors w are the values of -w divided by their sum;
-without -w, 1/n. Integers and files without tensors are copied from the last REV, with a warning
-if they differ. The REVs become parents of the commit. mvc refuses uncommitted work.
+every machine computes the same bits. The factors w are 1/n, or the values of -w divided by their
+sum. Integers and files without tensors are those of the last REV; mvc warns if they differ. The
+REVs become parents. mvc refuses uncommitted work.
 """
 
 from __future__ import annotations

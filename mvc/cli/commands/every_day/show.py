@@ -1,9 +1,9 @@
 """``mvc show``.
 
 REV is HEAD by default ('mvc help revisions'). mvc lists files and tensors that differ from the
-first parent; -v lists all. 'predicted' means: stored as the difference from an optimizer's step.
-With TENSOR, mvc prints values of this tensor; with -v, all values. bfloat16 and float8 are printed
-as float32. If several files have the TENSOR, write PATH:TENSOR.
+first parent; -v lists all. A 'predicted' tensor is stored as the difference from a computed
+optimizer step. With TENSOR, mvc prints values of this tensor; with -v, all values. bfloat16 and
+float8 are printed as float32. If several files have this TENSOR, write PATH:TENSOR.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _print_file(
     facts: Facts,
     training: bool,
 ) -> None:
-    """Prints a file. ``predicted``: tensors that a step of the optimizer predicts."""
+    """Prints a file. ``predicted``: names of tensors that are stored as an optimizer step."""
     changed = "" if change is None else changes(change)
     steps = f"{len(predicted)} predicted" if predicted else ""
     session.line(", ".join(filter(None, (file_line(session, file), changed, steps))))
@@ -200,7 +200,7 @@ def _json(
     predicted: Mapping[str, Sequence[str]],
     facts: Mapping[str, Facts],
 ) -> dict[str, Any]:
-    """A version for JSON. ``changed`` and ``removed`` are None if its parent cannot be read."""
+    """A version as JSON. If the parent cannot be read, ``changed`` and ``removed`` are None."""
     known, payload = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
     payload["files"] = [
         fields(file)

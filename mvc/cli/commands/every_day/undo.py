@@ -1,8 +1,8 @@
 """``mvc undo``.
 
-Undoes the newest operation that moved a branch, a tag or HEAD, or operation NUMBER of --list. The
-refs that the operation moved return to their earlier values. Files do not change. To undo a
-deployment, use 'mvc rollback' or 'mvc deploy --retract'.
+Undoes the newest operation that moved a branch, a tag or HEAD. NUMBER selects another operation of
+--list. All refs that the operation moved return to their earlier values. Files do not change. To
+undo a deployment, use 'mvc rollback' or 'mvc deploy --retract'.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
         parts.append(count(len(entry.commits), "commit"))
     kinds = Counter(statement.name for statement in entry.statements if not statement.target)
     states = Counter(mark.change for mark in entry.states if not mark.path)
-    states.pop("no residue", None)  # the column "about" shows the note, which names these states
+    states.pop("no residue", None)  # the operation's note has these
     states["forgotten"] += kinds.pop("tombstone", 0)
     parts += [count(number, kind) for kind, number in kinds.items()]
     parts += [f"{count(number, 'state')} {state}" for state, number in states.items() if number]
@@ -137,13 +137,13 @@ def _move(
 
 
 def _about(operation: Operation) -> str:
-    """The text of the column "about"."""
+    """The number of the undone operation; else the message of a commit; else the note."""
     entry = operation.entry
     if entry.undoes is not None:
         return f"undoes {entry.undoes}"
     if entry.commits:
         return one_line(entry.commits[-1].message)
-    # If the column "changes" names a ref or target, the note would repeat the name.
+    # The column "changes" names refs and targets, so the note would repeat them.
     listed = entry.refs or any(s.target for s in entry.statements)
     return "" if listed else one_line(entry.note)
 

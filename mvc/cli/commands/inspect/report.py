@@ -1,8 +1,8 @@
 """``mvc report``.
 
 The page is one HTML file without scripts and external resources. It shows versions and deployments
-over time, metrics, storage, bounds of recovery times, and how far the weights of each layer
-changed. Earlier reports are replaced without -f.
+over time, metrics, storage, bounds of recovery times, and how much each layer's weights
+changed. Earlier reports are replaced even without -f.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 SOURCE is the path or URL of a repository: a folder, an ssh host, an https server or a bucket. When
 another version goes live on TARGET, even by a rollback, mvc downloads the differences, verifies the
 new tensors, and replaces FILE or the folder DIR/ in one step (a swap). No local repository is
-needed. The command runs until you stop it.
+needed. mvc runs until you stop it.
 """
 
 from __future__ import annotations
