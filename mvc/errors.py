@@ -71,7 +71,7 @@ class AlreadyARepository(MvcError):
 
 
 class DubiousOwnership(MvcError):
-    """The repository belongs to another user, and no setting allows the repository."""
+    """The repository belongs to another user, and ``safe.directory`` does not list it."""
 
 
 class UnsupportedFormat(MvcError):
@@ -165,7 +165,7 @@ class DoesNotFit(MvcError):
 
 
 class BadMessage(MvcError):
-    """A message of distributed training is invalid, or has an invalid model. mvc ignores it."""
+    """A message of distributed training, or the model in it, is invalid. The message is ignored."""
 
 
 class CannotDistribute(MvcError):

@@ -39,7 +39,7 @@ class Kind(enum.Enum):
 
 
 STAGES = "stages"
-"""The name of a feature of the repository format: lossless stages besides byte planes and zstd."""
+"""The name of a feature of the repository format: lossless stages except byte planes and zstd."""
 
 LC = "lc"
 """The name of a feature of the repository format: lossy deltas (``mvc.lossy.lc``)."""
@@ -121,16 +121,16 @@ def _wrong(stage: str, rule: str, text: str) -> InvalidPipeline:
 
 
 def plain(value: Decimal) -> str:
-    """A number as text, without an exponent and without zeros at the end."""
+    """A number as text, without an exponent and without needless zeros."""
     return format(value.normalize() + 0, "f")
 
 
 def read_options(
     stage: str, parameter: str, named: Sequence[str], flags: Sequence[str]
 ) -> tuple[str, dict[str, str]]:
-    """Parses ``first,name=value,flag``. Returns the first value, and maps names to values.
+    """Parses ``first,name=value,flag``. Returns ``first`` and a dict with the other parts.
 
-    The value of a flag is empty.
+    In the dict, the value of a flag is empty.
     """
     first, *rest = (part.strip() for part in parameter.split(","))
     options: dict[str, str] = {}

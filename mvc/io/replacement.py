@@ -1,8 +1,8 @@
 """Replaces several files of a folder together, as a checkout does.
 
-First, all new files are written under temporary names and flushed to disk. Then the temporary files
-are renamed, one after another. Before that, a *plan* is written: a file that lists all renames
-(``mvc.io.plans``). The plan is locked while its process runs.
+First, a *plan* is written and locked. It is a file that lists all renames (``mvc.io.plans``). Then
+all new files are written under temporary names and flushed to disk. Then the temporary files are
+renamed, one after another.
 
 If the process is killed, the next mvc process calls ``finish_interrupted``. If all temporary files
 are complete, this function does the remaining renames. Otherwise, it deletes the temporary files.
@@ -120,9 +120,9 @@ class Finished(Struct):
 
 
 def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[Finished]:
-    """Completes or gives up the interrupted replacements of this user. Yields a result for each.
+    """Completes or cancels the interrupted replacements of this user. Yields a result for each.
 
-    A replacement is given up if a file has changed since the plan was written, or if a temporary
+    A replacement is canceled if a file has changed since the plan was written, or if a temporary
     file does not match the plan.
     """
     identity = fs.stat(plans, follow=False)
@@ -418,8 +418,9 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> N
 def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[str]:
     """Renames and deletes files, durably. Returns the names of the deleted files.
 
-    If the file system ignores case, a file to delete may be a file that was just written under a
-    name in other case. This file is not deleted. The message of an error lists the finished steps.
+    If the file system ignores case, a file to delete may be a file that was just written, because
+    the names differ only in case. This file is not deleted. The message of an error lists the
+    finished steps.
     """
     done, deleted, written = 0, [], set()
     try:
@@ -456,7 +457,7 @@ def _sync(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
 
 
 def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep], plan: Path | None) -> None:
-    """Deletes the temporary files of a replacement that is given up.
+    """Deletes the temporary files of a canceled replacement.
 
     First removes the last byte of the file ``plan``, so that the plan does not count as ready. In a
     ready plan, a missing temporary file means that the file was renamed.

@@ -53,8 +53,8 @@ def right_of(
 
     If ``evaluate`` returns only accuracies, it is called once for each label. An accuracy does not
     show which samples are correct. So for each label, the first samples count as correct; with
-    ``last``, the last samples. To compare two models, pass ``last`` for one of them: then their
-    results differ in as many samples as the accuracies allow.
+    ``last``, the last samples. To compare two models, pass ``last`` for one model. Then the results
+    differ in as many samples as the accuracies allow.
     """
     if not len(batch):
         return np.zeros(0, np.bool_)
@@ -211,7 +211,7 @@ def number_of(value: Any) -> float | None:
 
 
 def wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
-    """The error if ``function`` returned ``value``. ``wanted``: what it must return, in words."""
+    """The error if ``function`` returned ``value``. ``wanted``: the right result, in words."""
     kind = type(value).__name__
     if isinstance(value, tuple):
         kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"

@@ -69,8 +69,9 @@ class EncodeRequest(Struct, frozen=True):
 class RewritePlan(Struct):
     """``leave``: codings to remove. ``add``: codings to make.
 
-    ``packs``: packs to delete. Their other codings are copied to new packs. ``records``: more
-    records to replace by copies without the codings in ``leave``; a record is (pack, offset).
+    ``packs``: packs to delete. Codings in these packs that are not in ``leave`` are copied to new
+    packs. ``records``: more records to replace by copies without the codings in ``leave``; a record
+    is (pack, offset).
     ``edits``: maps the index of a journal entry to its new form, or to None to delete the entry.
     ``joint``: maps the index of a journal entry to functions that make new records from codings in
     ``leave``. ``specs``: dtype and shape of every tensor to encode or to use as a base.

@@ -125,8 +125,8 @@ def probe(
     in ``torch.set_num_threads`` and ``torch.use_deterministic_algorithms``; None changes nothing.
 
     If the runs differ, the model runs up to ten more times to find the cause. Afterwards, weights,
-    gradients, modes, random generators and settings are as before. If a run changes any other
-    attribute, it stays changed. Raises WrongUsage for wrong arguments and for a file that
+    gradients, modes, random generators and settings are as before. Other attributes that a run
+    changes stay changed. Raises WrongUsage for wrong arguments and for a file that
     ``Probe.save`` did not write, and UnsupportedTensor for sparse, quantised or distributed
     tensors. Exceptions of the model are passed on.
     """

@@ -61,8 +61,9 @@ class Followed(Struct, frozen=True, kw_only=True):
 
     ``time_ns``: when ``commit`` went live on ``target``. ``swapped_ns``: when the Follower began to
     serve it. ``previous``: the version served before; None if unknown. ``rollback``: whether the
-    deployment returns to an earlier one, or ``commit`` is older than ``previous``. ``deployed``:
-    the deployment; None with a ReplicaSink. ``file``: the file or folder of a ReplicaSink.
+    deployment returns to an earlier deployment, or ``commit`` is older than ``previous``.
+    ``deployed``: the deployment; None with a ReplicaSink. ``file``: the file or folder of a
+    ReplicaSink.
     ``path``: the file of the version that was written to ``file``; empty for a folder.
     ``received``: the number of bytes received for this change.
     """

@@ -82,7 +82,7 @@ def parse_hdf5(source: Source, name: str) -> FileParts:
 
 
 def parse_keras(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """As ``parse_hdf5``, for the HDF5 file ``KERAS_WEIGHTS`` in a zip file. It must exist."""
+    """As ``parse_hdf5``, for a zip file that contains the HDF5 file ``KERAS_WEIGHTS``."""
     weights = next(member for member in members if member.name == KERAS_WEIGHTS)
     if not weights.stored:
         raise BadModelFile(f"{name}: its weights are compressed")

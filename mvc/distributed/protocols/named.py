@@ -70,9 +70,9 @@ _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str
     "local-sgd": (*_PERIODIC, {"every": 16}, {"every"}),
     "diloco": (*_PERIODIC, {"every": 16, **_NESTEROV}, {"every"} | _OUTER),
 }
-"""Maps the name of each protocol to its classes, its preset options and the names of options.
+"""Maps each protocol to its coordinator class, its worker class, its preset options, and a set.
 
-A caller may set the named options, and the options in ``_ALL``.
+The set names the options that a caller may set in addition to ``_ALL``.
 """
 
 PROTOCOLS = tuple(_KINDS)
@@ -82,8 +82,8 @@ def protocol_named(name: str, **options: Any) -> NamedProtocol:
     """The protocol with this name. Raises WrongUsage for invalid names, options and values.
 
     ``options``: fields of ``Protocol``. None means the default. The options ``radius``,
-    ``relative``, ``rho`` and ``period`` exclude each other. If a protocol needs a radius and none
-    of them is set, the training measures the radius.
+    ``relative``, ``rho`` and ``period`` exclude each other. If none of these four is set, a
+    protocol that uses a radius measures the radius.
     """
     if name not in _KINDS:
         raise WrongUsage(f"there is no protocol {name}: use one of {', '.join(PROTOCOLS)}")

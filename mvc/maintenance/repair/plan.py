@@ -245,8 +245,7 @@ class _SoundRecords:
         return reached
 
     def stranded(self, lost: set[bytes]) -> set[bytes]:
-        """Objects to give up: no version needs them, and they share a payload with other objects
-        that are removed.
+        """Objects that no version needs, and that share a payload with objects that are removed.
 
         These objects would have to be encoded again. This is impossible without their dtype and
         shape, which only the manifests of versions have.

@@ -4,9 +4,9 @@ An object is a tensor or a manifest (the list of a version's files). Objects are
 of pack files. The repair writes new packs that contain only sound records, and restores objects
 from other deltas, another repository or the working files. If an object cannot be recovered, all
 its records are removed. Then a later commit of the same content stores the object again. If the
-repair is interrupted, the repository is unchanged.
+writing is interrupted, the repository is unchanged.
 
-The module ``journal`` has repaired the files that are needed to open the repository.
+Before this, the module ``journal`` repairs the files that are needed to open the repository.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ def repair(
     """Repairs an open repository and checks it again.
 
     ``other``: the folder (see ``folder_of``) of another repository, from which lost objects are
-    read. ``full``: decode all objects, to find objects whose bytes are wrong although their
-    checksums match. Raises ReadOnly, Busy, IoFailed. After IoFailed nothing was put into
-    quarantine.
+    read. ``full``: decode all objects, to find wrong bytes that match their checksum. Raises
+    ReadOnly, Busy, IoFailed. After IoFailed nothing was put into quarantine.
     """
     store.check_writable("repaired")
     store.fresh()

@@ -60,7 +60,7 @@ class TensorDiff(Struct, frozen=True):
 class FileDiff(Struct, frozen=True):
     """How one file differs. ``kind``: unchanged, changed, added, removed or renamed.
 
-    ``other_changed``: whether anything besides the tensors differs, such as metadata, padding, or
+    ``other_changed``: whether anything outside the tensors differs, such as metadata, padding, or
     the order of the tensors. ``comparisons``: number of compared hashes. ``types``: two mappings,
     for the old and the new file, from the name of a tensor to its quantisation, such as ``Q4_K``.
     """

@@ -87,8 +87,8 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     first; with ``-NAME``, the lowest. Versions without a value are omitted.
 
     ``since``, ``until``: inclusive bounds of the commit time. ``target``: only versions that were
-    deployed on this target, without retracted deployments, sorted by the time of their newest
-    deployment. With ``target``, ``since`` and ``until`` are bounds of the deployment time, and the
+    deployed on this target, sorted by the time of their newest deployment. Retracted deployments do
+    not count. With ``target``, ``since`` and ``until`` are bounds of the deployment time, and the
     version that was live at ``since`` is included. ``reset_points``, ``changes``, ``relations``,
     ``prices``: fill the fields ``reset_point``, ``changes``, ``relations`` and ``storage``.
     ``prices`` takes as long as ``Storage.stats``.
@@ -504,8 +504,8 @@ class Orphans(Struct, frozen=True):
 def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
     """Versions that become unreachable if a detached HEAD moves from ``tip`` to ``to``.
 
-    These are the ancestors of ``tip`` that no branch, tag or tracking ref reaches, and not ``to``.
-    None if all ancestors of ``tip`` stay reachable.
+    These are ``tip`` and its ancestors that neither ``to`` nor a branch, tag or tracking ref
+    reaches. None if all ancestors of ``tip`` stay reachable.
     """
     every = (*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot))
     names = {ref.commit for ref in every}
