@@ -1,9 +1,9 @@
 """``mvc show``.
 
 REV is HEAD by default ('mvc help revisions'). mvc lists files and tensors that differ from the
-first parent; -v lists all. A 'predicted' tensor is stored as the difference from a computed
-optimizer step. With TENSOR, mvc prints values of this tensor; with -v, all values. bfloat16 and
-float8 are printed as float32. If several files have this TENSOR, write PATH:TENSOR.
+first parent; -v lists all. A 'predicted' tensor is stored as the difference from an optimizer step.
+With TENSOR, mvc prints some values; with -v, all values. bfloat16 and float8 are printed as
+float32. If several files have this TENSOR, write PATH:TENSOR.
 """
 
 from __future__ import annotations
