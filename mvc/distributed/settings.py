@@ -1,4 +1,4 @@
-"""The settings of a training, from ``mvc train-distributed``, from ``join``, or from both."""
+"""The settings of a distributed training, as given to ``mvc train-distributed`` or ``join``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mvc.distributed.protocols.named import OPTIONS, NamedProtocol, protocol_nam
 from mvc.errors import WrongUsage
 
 TIMEOUT = 120.0
-"""Default seconds that a process may be silent."""
+"""Default of the setting ``timeout``: how many seconds a process may be silent."""
 
 _YEAR = 366 * 24 * 3600.0  # seconds
 _SETTINGS = {
@@ -29,7 +29,7 @@ del _SETTINGS["name"]
 def checked(settings: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
     """The settings that are not None. Raises WrongUsage for an invalid setting.
 
-    Unless ``strict``, values may be texts.
+    If ``strict`` is false, values may be texts, as in a command line.
     """
     valid_settings = {name: value for name, value in settings.items() if value is not None}
     for name, value in valid_settings.items():

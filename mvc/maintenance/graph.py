@@ -1,12 +1,11 @@
-"""The graph of a repository: every operation, version, record, coding and mention of an object.
+"""The storage graph of a whole repository: how each stored object can be decoded.
 
 gc, forget, repack, fsck, repair and stats read this graph. An *object* is a blob (a tensor's bytes)
 or a manifest (the list of a version's files). A *coding* stores an object in full or as a delta
-from another object, the *base*. A *record* is a part of a pack file with a header and one or more
-codings, its *members*. A *node* of the graph is a piece (up to 32 MiB) of an object. Paths begin at
-full records, and deltas are the edges. All data is in columns (arrays), about 150 bytes for each
-coding. Journal entries and headers of records are read again on demand. ``mvc.store.graph.search``
-finds single paths.
+from another object, the *base*. A *record* is a part of a pack file: a header and one or more
+codings, called *members*. A *node* of the graph is a piece (up to 32 MiB) of an object. An edge is
+a delta. A path begins at a piece that is stored in full. The graph is in memory, as columns
+(arrays): about 150 bytes for each coding.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ CodingPlace = tuple[int, int, int]
 """Pack, offset of a record, position of the member in the record."""
 
 _SHAPES = 64  # shapes (manifests without their ids) in memory
-# ``Contents._recent`` is cleared when it has more than _RECENT objects, unless the current manifest
-# has more than a fourth of these objects.
+# ``Contents._recent`` is cleared when it has more than _RECENT objects, and more than _TIMES as
+# many objects as the current manifest.
 _RECENT, _TIMES = 1 << 14, 4
 
 
@@ -72,11 +71,10 @@ class StoredRecord(Struct, frozen=True):
 class StoredCoding(Struct, frozen=True, kw_only=True):
     """One member of a record: a coding.
 
-    ``base``: None for a full record. ``inputs``: more objects that decoding needs. ``stored``: the
-    number of bytes of the payload. In a group (members that share one payload), this is the
-    member's part, in proportion to its raw size. ``reversible``: the base can be recovered from the
-    object, too; readers use such a reverse delta only in the base's entry and later entries.
-    ``row``: the number of the coding in the graph.
+    ``base``: None for a full record. ``inputs``: objects that decoding needs in addition to the
+    base. ``stored``: the number of bytes of the payload. If several members share one payload,
+    ``stored`` is the member's part, in proportion to the member's raw size. ``reversible``: whether
+    the base can be recovered from the object, too. ``row``: the coding's position in the columns.
     """
 
     row: int
@@ -100,7 +98,7 @@ class StoredCoding(Struct, frozen=True, kw_only=True):
 
 
 Integers = NDArray[np.signedinteger[Any]]
-"""Numbers of rows, objects or nodes; -1 for none."""
+"""Indexes of rows, objects or nodes. -1 stands for none."""
 Flags = NDArray[np.bool_]
 
 _TYPES = {"B": np.uint8, "I": np.uint32, "Q": np.uint64, "q": np.int64, "d": np.float64}
@@ -115,9 +113,7 @@ def column(values: array[Any]) -> NDArray[Any]:
 
 
 def _words(data: bytes | bytearray) -> NDArray[np.uint64]:
-    """The bytes as 8-byte integers, because a delta names its base by the first 8 bytes
-    of the id.
-    """
+    """The bytes as 8-byte integers. A delta names its base by the first 8 bytes of an id."""
     return np.frombuffer(data, np.uint64) if data else np.empty(0, np.uint64)
 
 
@@ -127,28 +123,28 @@ _AT_ONCE = 1 << 16  # ids in one lookup
 
 
 def _short(numbers: Integers) -> Integers:
-    """As 32-bit integers. A repository with more rows would not fit in memory."""
+    """Converts to 32-bit integers, which are large enough for all rows that fit in memory."""
     return numbers.astype(np.int32)
 
 
 class StorageGraph:
-    """Records and codings in columns. Call ``add`` for every journal entry, then ``settle``, then
-    query.
+    """Records and codings in columns. Call ``add`` for every journal entry, then ``settle``. Then
+    the other methods can be called.
 
-    ``history`` and ``contents``: facts about versions and manifests. ``damaged``: errors of skipped
-    records. ``named``: the numbers of packs that entries name.
+    ``history``: versions. ``contents``: manifests. ``damaged``: errors of skipped records.
+    ``named``: the numbers of packs that entries name.
 
-    Columns with one item per record: ``packs``, ``offsets``, ``lengths`` (bytes), ``heads`` (bytes
-    of the header), ``groups`` (whether the members share one payload), ``rows`` (the record's first
-    row).
+    Columns with one item per record: ``packs``, ``offsets``, ``lengths`` (number of bytes),
+    ``heads`` (number of bytes of the header), ``groups`` (whether the members share one payload),
+    ``rows`` (the record's first row).
 
-    Each member of a record is a *row*, in the order of publication. Objects are numbered by first
-    mention, and nodes by object and offset. Columns with one item per row: ``payloads`` (number of
-    bytes; the first member of a group has the bytes of the whole group), ``forms`` (position in
-    ``texts``, the names of pipelines). ``settle`` adds ``object``, ``base`` (-1 if there is none or
-    it is not stored), ``node``, ``base_node``, ``entry``, ``sound`` (base and inputs are stored),
-    ``reversible`` (the base can be recovered from the object), ``delta``, ``manifest``. Columns
-    with one item per input of a row: ``input_row`` (ascending), ``input_object``, ``input_node``.
+    Each member of a record is a *row*. Rows are in the order of publication. Columns with one item
+    per row: ``payloads`` (number of bytes; 0 for all members of a group except the first),
+    ``forms`` (position in ``texts``, the names of pipelines). ``settle`` adds ``object``, ``base``
+    (-1 without a stored base), ``node``, ``base_node``, ``entry``, ``sound`` (whether base and
+    inputs are stored), ``reversible`` (whether the base can be recovered from the object),
+    ``delta``, ``manifest``. Columns with one item per input of a row: ``input_row`` (ascending),
+    ``input_object``, ``input_node``.
     """
 
     def __init__(self, snapshot: Snapshot, contents: Contents | None = None) -> None:
@@ -163,7 +159,8 @@ class StorageGraph:
         self.groups, self.rows, self.named = array("B"), array("q", [0]), set[int]()
         self.payloads, self.forms = array("Q"), array("I")
         self.texts: dict[str, int] = {}
-        self._ends = array("q", [0])  # by entry: how many records it and earlier entries have
+        # The number of records up to the end of each entry.
+        self._ends = array("q", [0])
         self._ids = bytearray()
         self._bases = bytearray()
         self._entries = array("q")
@@ -187,7 +184,7 @@ class StorageGraph:
         position = len(self.entries)
         self.entries.add(recorded)
         self.history.add(recorded)
-        # A pack that a repair has emptied has no record, only a region of no bytes.
+        # If a repair has emptied a pack, the region of the pack ends at byte 0.
         self.named.update(r.pack for r in recorded.entry.regions if r.end)
         for pack, offset, header in records:
             self.packs.append(pack)
@@ -264,7 +261,7 @@ class StorageGraph:
         runs = runs[: len(self._prefixes)]
         lengths = np.diff(np.append(runs, len(self._prefixes)))
         earliest = np.minimum.reduceat(numbers, runs) if len(runs) else numbers
-        self._by_prefix = np.repeat(earliest, lengths)  # the object that a prefix names
+        self._by_prefix = np.repeat(earliest, lengths)  # the object that each prefix names
         self.shares_prefix: Flags = np.zeros(len(numbers), np.bool_)
         self.shares_prefix[numbers] = np.repeat(lengths > 1, lengths)
 
@@ -280,7 +277,7 @@ class StorageGraph:
         return numbers
 
     def _number_nodes(self, coded: Flags) -> None:
-        """Numbers every piece that a row codes, or that a row needs as base or input."""
+        """Numbers every piece that a row encodes or that a row needs as base or input."""
         starts = column(self._starts)
         self._offsets = np.unique(starts)
         part = np.searchsorted(self._offsets, starts)
@@ -348,7 +345,7 @@ class StorageGraph:
         return array("Q", self._prefixes.tobytes())
 
     def number(self, id_: bytes) -> int:
-        """An object's number; -1 if it is unknown."""
+        """The number of an object; -1 if the object is unknown."""
         prefix = int.from_bytes(id_[:BASE_BYTES], sys.byteorder)
         place = bisect_left(self._bisected, prefix)
         while place < len(self._bisected) and self._bisected[place] == prefix:
@@ -429,10 +426,9 @@ class StorageGraph:
 
     @cached_property
     def last_steps(self) -> tuple[Integers, Integers]:
-        """For each node: the last row of the fastest path, and the previous node; -1 if there is
-        none.
+        """For each node: the last row of the fastest path, and the node at which this row starts.
 
-        Call ``price`` first.
+        -1 stands for none. Call ``price`` first.
         """
         rows, before = self.sources.copy(), np.full(len(self._pieces), -1)
         rows[self.depths > 0] = -1
@@ -468,11 +464,13 @@ class StorageGraph:
 
         Each round follows the edges from the nodes that the previous round changed. If two paths
         take the same time, the path with fewer deltas is chosen. If two full records take the same
-        time, the first is chosen. Paths lead from bases to objects. A row with inputs is usable
-        when paths lead to all its inputs.
+        time, the first record is chosen. A row with inputs is usable when paths lead to all inputs
+        of the row. Returns ``costs``, ``depths`` and ``sources``.
         """
         full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
-        full = full[np.argsort(-seconds[full], kind="stable")]  # so the fastest is assigned last
+        full = full[
+            np.argsort(-seconds[full], kind="stable")
+        ]  # the fastest is assigned last, and stays
         back = forth & self.reversible
         costs = np.full(len(self._pieces), np.inf)
         depths = np.zeros(len(self._pieces), np.int64)
@@ -558,7 +556,7 @@ class StorageGraph:
     # -- codings ---------------------------------------------------------------------------
 
     def codings(self, id_: bytes) -> list[StoredCoding]:
-        """The codings of an object except deltas whose base is lost. Empty for an unknown id."""
+        """The codings of an object, except codings whose base or input is lost."""
         return list(map(self.coding, self.rows_of(id_)))
 
     def all_codings(self) -> Iterator[StoredCoding]:
@@ -566,7 +564,7 @@ class StorageGraph:
         return map(self.coding, self._by_object[0].tolist())
 
     def codings_from(self, base: bytes) -> list[StoredCoding]:
-        """The reversible deltas from ``base``: those from which ``base`` can be recovered."""
+        """The deltas from ``base`` that can be undone to recover ``base``."""
         return [self.coding(row) for row in _group(self._by_base, self.number(base))]
 
     def coding(self, row: int) -> StoredCoding:
@@ -595,7 +593,7 @@ class StorageGraph:
 
     @cached_property
     def coded(self) -> Flags:
-        """For each object: whether ``codings`` returns any for it."""
+        """For each object: whether ``codings`` returns at least one coding."""
         coded: Flags = np.zeros(len(self), np.bool_)
         coded[self.object[self.sound]] = True
         return coded
@@ -611,8 +609,8 @@ class StorageGraph:
     def base_of(self, member: Member) -> bytes | None:
         """The id of a member's base; None for a full record, or if the base is not stored.
 
-        A member has only the first bytes of this id. If several objects match, the object that was
-        published first is the base.
+        A member has only the first bytes of the base's id. If the ids of several objects begin with
+        these bytes, the object that was published first is the base.
         """
         number = self.with_prefix(member.base) if member.base else -1
         return None if number < 0 else self.id_of(number)
@@ -623,7 +621,10 @@ class StorageGraph:
         return {self.id_of(number) for number in numbers if number >= 0}
 
     def entry_of(self, id_: bytes) -> int:
-        """The position of the entry that first published an object; KeyError if it is unknown."""
+        """The position of the first entry that published an object.
+
+        Raises KeyError for an unknown object.
+        """
         number = self.number(id_)
         if number < 0:
             raise KeyError(id_)
@@ -631,7 +632,7 @@ class StorageGraph:
 
 
 _Groups = tuple[Integers, Integers]
-"""Rows sorted by owner, and where the rows of each owner begin."""
+"""Rows sorted by object (or base), and the position where the rows of each object begin."""
 
 
 def _grouped(owners: Integers, rows: Flags, count: int) -> _Groups:
@@ -650,10 +651,11 @@ class Contents:
     """The objects that manifests mention, as columns: a few bytes for each mention.
 
     ``manifests``: maps the id of a manifest to its number. Columns with one item per manifest:
-    ``raw`` (total size of its files), ``files`` (how many), ``ends`` (the position after its last
-    mention). Columns with one item per mention: ``slots``, ``skeletons`` (whether the object is a
-    skeleton: a file without its tensors). A *slot* is the number of an object: its id is in
-    ``ids``, and its dtype and shape are in ``known_specs``. An object may have several slots.
+    ``raw`` (total size of the files), ``files`` (number of files), ``ends`` (the position after the
+    last mention). Columns with one item per mention: ``slots``, ``skeletons`` (whether the object
+    is a skeleton: a file without its tensors). A *slot* is a number of an object. An object may
+    have several slots. Columns with one item per slot: ``ids``, ``specs`` (the position of dtype
+    and shape in ``known_specs``).
     """
 
     def __init__(self, stream: ManifestStream | None = None) -> None:
@@ -663,12 +665,12 @@ class Contents:
         self.ids, self.specs = bytearray(), array("I")
         self._stream = stream
         self._numbers: dict[TensorSpec, int] = {}
-        self._shapes: dict[int, Shape] = {}  # maps a length to the newest shape
+        self._shapes: dict[int, Shape] = {}  # maps a number of bytes to the newest shape
         self._shape: tuple[Shape | None, list[int]] = None, []
         self._recent: dict[bytes, int] = {}  # maps an id to its slot
 
     def read_manifests(self, records: Iterable[Placed], packs: PackReader) -> None:
-        """Reads the manifests of an entry. Call it for the entries in the order of the journal."""
+        """Reads the manifests of an entry. Call it for all entries, in the order of the journal."""
         for pack, offset, header in records:
             for member in header.members:
                 if member.kind == MANIFEST and member.id not in self.manifests:
@@ -689,14 +691,15 @@ class Contents:
         return self._stream
 
     def require(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> None:
-        """Reads a manifest, unless it was read before. Raises DamagedData if it cannot be
-        recovered.
+        """Reads a manifest, unless the manifest was read before.
+
+        Raises DamagedData if the manifest cannot be recovered.
         """
         if id_ not in self.manifests:
             self.add(id_, self.stream.read(id_, codings))
 
     def objects(self, id_: ManifestId) -> list[bytes]:
-        """The ids of the objects of a manifest; reads it as ``require`` does."""
+        """The ids of the objects that a manifest mentions. Calls ``require`` first."""
         self.require(id_)
         at = self.manifests[id_]
         return [self.id_of(slot) for slot in self.slots[self.ends[at] : self.ends[at + 1]]]
@@ -741,7 +744,7 @@ class Contents:
 
 
 def read(store: Store, progress: Progress | None = None) -> StorageGraph:
-    """As ``read_records``, and reads the manifests that can be read in the same pass."""
+    """Calls ``read_records``. Reads manifests, too, if they can be read in the same pass."""
     return read_records(store.snapshot, ManifestStream(store), progress)
 
 
@@ -770,18 +773,17 @@ def read_records(
 
 
 class Reachability:
-    """The pieces to which paths from full records lead, updated as codings are added.
+    """The pieces that can be decoded (*reached*) with the codings that were added.
 
     A coding with inputs is usable when its base and all inputs are reached. ``before``: a function
-    that says whether a piece counts as reached from the start. Codings that start from such a piece
-    are not followed.
+    that says whether a piece counts as reached from the start.
     """
 
     def __init__(self, before: Callable[[Piece], bool] | None = None) -> None:
         self._before = before
         self._reached: set[Piece] = set()
-        # Maps a piece to the pieces that can be decoded from it. Each of these comes with the other
-        # pieces that its decoding needs.
+        # Maps a piece to the pieces that are decoded from it. Each decoded piece comes with the
+        # other pieces that are needed to decode it.
         self._edges: dict[Piece, list[tuple[Piece, tuple[Piece, ...]]]] = {}
 
     def __contains__(self, piece: Piece) -> bool:
@@ -790,8 +792,7 @@ class Reachability:
     def copy(self) -> Reachability:
         """A copy that can ``reach`` more pieces.
 
-        Original and copy share their codings. So do not ``add`` codings to the original or to the
-        copy.
+        Do not ``add`` codings to the original or to the copy, because both share the codings.
         """
         copy = Reachability(self._before)
         copy._reached, copy._edges = set(self._reached), self._edges
@@ -811,7 +812,7 @@ class Reachability:
     ) -> None:
         """Adds the coding of the piece of ``id_`` at ``start``.
 
-        ``reversible``: the coding decodes the base from the piece, too.
+        ``reversible``: whether the base can be decoded from the piece, too.
         """
         piece = (id_, start)
         if base is None:
@@ -829,7 +830,7 @@ class Reachability:
             self.reach([target])
 
     def reach(self, pieces: Iterable[Piece]) -> None:
-        """Marks these pieces, and all that can be reached from them, as reached."""
+        """Marks pieces as reached, and all pieces that can then be decoded."""
         waiting = list(pieces)
         while waiting:
             piece = waiting.pop()
@@ -846,14 +847,15 @@ class _OpenRows:
     """
 
     def __init__(self, graph: StorageGraph, forth: Flags, order: Integers, *, nodes: int) -> None:
-        """``forth``: the rows with an edge from base to object; these edges come first.
+        """``forth``: the rows with an edge from base to object.
 
-        ``order``: all edges, in the order in which the search has them.
+        The search first numbers the edges of ``forth``, then the reverse edges. ``order``: the
+        numbers of all edges, in the order in which the search sorts the edges.
         """
         edge_of = np.full(len(forth), -1)
         edge_of[forth] = np.argsort(order, kind="stable")[: np.count_nonzero(forth)]
         chosen = forth[graph.input_row]
-        self._edges = edge_of[graph.input_row[chosen]]  # by input
+        self._edges = edge_of[graph.input_row[chosen]]  # the edge of each input
         self._origins = graph.base_node[graph.input_row[chosen]]
         inputs = graph.input_node[chosen]
         self._left = np.bincount(self._edges, minlength=len(order))
@@ -865,7 +867,7 @@ class _OpenRows:
     def reached(self, nodes: Integers, costs: NDArray[np.float64]) -> Integers:
         """Marks nodes as reached.
 
-        Returns the bases of edges that became usable, if these bases were reached before.
+        Returns the start nodes of edges that became usable, if these start nodes are reached.
         """
         nodes = nodes[~self._seen[nodes]]
         self._seen[nodes] = True

@@ -1,7 +1,8 @@
-"""Finds why two runs differ: runs the model again, each time with one more condition changed.
+"""Finds why two runs of a model give different results.
 
-If a change removes the first difference, or if the first difference then comes later, the changed
-condition is a likely cause.
+Runs the model again, each time with one more condition changed, such as the seed or the number of
+threads. If the first difference then disappears, or comes later in the run, the changed condition
+is a likely cause.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _STATE = "search for a layer that keeps state between calls, reads a clock or ha
 
 
 class Cause(Struct, frozen=True):
-    """A likely cause. ``kind``: inputs, target, weights, randomness, seed, threads, kernel,
-    environment or unknown. ``hint``: what the user can do.
+    """A likely cause of a difference. ``kind``: inputs, target, weights, randomness, seed,
+    threads, kernel, environment or unknown. ``hint``: what the user can do.
     """
 
     kind: str
@@ -39,8 +40,9 @@ class Cause(Struct, frozen=True):
 
 
 Trial = tuple[dict[str, Any], Cause]
-"""A trial: conditions to change in addition to earlier trials, and the cause if the change
-helps.
+"""The conditions that a trial changes, and the cause to report if the change helps.
+
+The changes of earlier trials stay in effect.
 """
 
 _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] = (
@@ -73,8 +75,8 @@ _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] 
         ),
     ),
 )
-"""Trials for two runs of one process. Each function says for which conditions its trial is
-useful.
+"""Trials for two runs of one process. The function says whether the trial is useful under given
+conditions.
 """
 
 
@@ -88,8 +90,7 @@ def causes(
 ) -> tuple[Cause, ...]:
     """Why ``second``, a run of ``subject``, differs from ``first``.
 
-    ``stored``: whether the first run is from a file, so that only the second run can be repeated.
-    If ``stored`` is false, both runs are of this process.
+    ``stored``: whether ``first`` was read from a file. Otherwise this process made both runs.
     """
     if not stored:
         selection = LayerSelection(second.only)
@@ -99,7 +100,7 @@ def causes(
 
 
 def _of_inputs(first: Summary, second: Summary) -> Iterator[Cause]:
-    """Differences of inputs, target and weights. Each of these explains every later difference."""
+    """Yields inputs, target and weights if they differ. Then ``causes`` makes no trials."""
     seed = first.conditions.seed
     other = seed is not None and seed != second.conditions.seed
     for kind, a, b in (
@@ -145,8 +146,8 @@ def _tried(
     the first difference then comes later.
 
     Returns the causes of the trials that help, and the first difference that remains after all
-    trials (None if none remains). ``first``: the run that is compared with a run of each trial. If
-    ``first`` is None, each trial compares two new runs.
+    trials (None if none remains). ``first``: the run with which the run of each trial is compared.
+    If ``first`` is None, each trial compares two new runs.
     """
     causes_: list[Cause] = []
     for change, cause in trials:
@@ -167,7 +168,9 @@ def _tried(
 def _of_a_file(
     subject: Subject, first: Summary, second: Summary, difference: FirstDifference
 ) -> Iterator[Cause]:
-    """Why a run differs from a run in a file although weights and inputs are equal."""
+    """Why ``second`` differs from ``first``, the run in a file, although weights and inputs are
+    equal.
+    """
     selection = LayerSelection(second.only)
     trials = _towards(first.conditions, second.conditions)
     causes_, remaining = _tried(
@@ -201,14 +204,14 @@ def _of_a_file(
 
 
 def _most_threads() -> int:
-    """The most threads for which a trial is made. With more threads, the system may end the
+    """The maximum number of threads in a trial. With more threads, the system may end the
     process.
     """
     return max(_MANY_THREADS, 4 * cpu_count())
 
 
 def _towards(other: Conditions, own: Conditions) -> Iterator[Trial]:
-    """Trials that apply the conditions of ``other``, one after another."""
+    """Trials that replace the conditions ``own`` by ``other``, one condition at a time."""
     if other.seed is not None and other.seed != own.seed:
         own_seed = "no seed" if own.seed is None else f"seed {own.seed}"
         text = f"the seed: {other.seed} there, {own_seed} here"

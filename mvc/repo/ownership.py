@@ -1,7 +1,7 @@
-"""Refuses repositories of other users unless the user's settings name them, as git does.
+"""Refuses repositories of other users unless the setting ``safe.directory`` lists them, as in git.
 
-Files in ``.mvc`` control what commands do. So mvc does not even read the repository of another
-user. Such a repository may be in any parent of the working folder.
+mvc searches ``.mvc`` in the working folder and in the parents of this folder. Files in ``.mvc``
+control what commands do. A ``.mvc`` of another user could be an attack.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def refuse_foreign(fs: FileSystem, folder: Path) -> None:
     """Raises DubiousOwnership if ``folder`` belongs to another user.
 
     ``folder``: a ``.mvc``, or a copy of a ``.mvc``. If ``folder`` is a symbolic link, both the link
-    and its target must belong to the user. The setting ``safe.directory`` of the user's file or the
-    environment allows folders of other users.
+    and its target must belong to the user. ``safe.directory`` is read from the user's settings file
+    and the environment.
     """
     identities = (fs.stat(folder, follow=False), fs.stat(folder))
     owners = {identity.owner for identity in identities if identity} - trusted_owners()

@@ -1,7 +1,7 @@
-"""Storage on disk: journal, packs, index, storage graph.
+"""The storage of a repository on disk: journal, packs, index, storage graph.
 
-The journal lists all operations. Packs contain objects (the bytes of tensors, for example, named by
-hash), encoded in records. The index finds entries of the journal by ids and names. The storage
-graph finds the records that lead to an object. ``store`` opens a repository's folder, ``snapshot``
-reads it. Versions and files are known only to ``mvc.repo``.
+The journal lists all operations. Packs contain encoded objects, such as the bytes of a tensor. An
+object is named by its hash. The index finds entries of the journal by ids and names. The storage
+graph finds the records that must be decoded to recover an object. ``store`` opens the folder of a
+repository, and ``snapshot`` reads the folder. Versions and files are defined in ``mvc.repo``.
 """

@@ -1,14 +1,13 @@
 """Stages training states: copies them into reused buffers, and queues the copies.
 
-A training loop waits only for ``Slot.fill``. ``Slot.fill`` calls ``copy_`` once for each tensor,
-and builds new containers. So later steps change neither tensors nor numbers of the copy. Tensors
-that share memory share a buffer.
+A training loop waits only for ``Slot.fill``, which copies each tensor and builds new containers. So
+later training steps do not change the copy. In the copy, tensors share memory as in the original.
 
-A CUDA tensor is copied into pinned memory on a separate stream. The training's stream waits for
-that copy, but the host does not. ``Slot.ready`` waits for the copy, before its bytes are read.
+A CUDA tensor is copied into pinned memory on a separate stream. The training's stream waits for the
+copy, but the training's thread does not. ``Slot.ready`` waits until the copy is complete.
 
-``Queue`` keeps the order and limits the bytes. Two states always fit: one being committed and one
-waiting.
+A second thread takes the copies from a ``Queue`` and commits them. The queue limits the number of
+bytes. Two states always fit: the state being committed, and a waiting state.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _ORDINARY = {torch.Tensor, torch.nn.Parameter}
 
 
 def measure(live: Mapping[str, Any]) -> int:
-    """Bytes that a copy of ``live`` needs. Memory that several names share counts once.
+    """The number of bytes of a copy of ``live``. Memory that several tensors share counts once.
 
     Raises UnsupportedTensor for a tensor without plain bytes (on device meta, sharded, lazy,
     sparse, ...) or a value of an unsupported type.
@@ -175,8 +174,8 @@ class Item(Struct, eq=False):
     """A step whose state is staged. ``called_ns``: time of the call of ``step``, in ns since 1970.
 
     ``data``: the batch, for a lossy pipeline. ``awaited``: whether the caller waits for production
-    weights. ``origin``: the version that the training resumed from. ``nbytes``: bytes that the item
-    uses in the queue. ``position``: the version's position, which ``StepNotes.begin`` returned.
+    weights. ``origin``: the version from which the training resumed. ``nbytes``: bytes that the
+    item uses in the queue. ``position``: the result of ``StepNotes.begin``.
     """
 
     step: int
@@ -203,9 +202,9 @@ class Queue:
         self._mode = mode
         self._limit = limit
         self._timeout = timeout
-        self._moves = 0  # progress reports of the writer thread
+        self._moves = 0  # number of progress reports by the writer thread
         self._changed = threading.Condition()
-        self._busy: list[Item] = []  # being filled or committed
+        self._busy: list[Item] = []  # items being filled or committed
         self._waiting: deque[Item] = deque()
         self._free: list[Slot] = []
         self._closed = False

@@ -2,8 +2,8 @@
 
 Accelerate calls a hook before it writes files. The hook commits the states in memory: models,
 optimizers, schedulers, scaler, random generators, positions in the data, registered objects. The
-version and the saved folder have the same content, unless a lossy pipeline makes *production
-weights*, which differ a little from the training's weights.
+version and the saved folder have the same content, unless a lossy pipeline changes the weights of
+the version a little.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ class Attached(Records):
 
     ``repo`` is an open Repository, or the path of an existing repository. With ``wait``, the
     version is durable when ``save_state`` returns. Otherwise a thread commits the version later.
-    The other options are those of ``mvc.Recorder``, which calls ``exact``, ``model_state`` and
-    ``training_state`` of this object. Raises WrongUsage if no process has the whole model, or if
-    the pipeline may skip versions.
+    The other options are those of ``mvc.Recorder``. Raises WrongUsage if no process has the whole
+    model, or if the pipeline may skip versions.
     """
 
     weights = True
@@ -132,9 +131,8 @@ class Attached(Records):
     def batches(self, loader: Any) -> Iterator[Any]:
         """The batches of one epoch of a prepared loader.
 
-        If you leave an epoch by ``break``, it counts as started, and the next call starts another
-        epoch. After ``load``, the first call returns the remaining batches of the epoch in which
-        the version was saved.
+        If you leave an epoch by ``break``, the next call starts another epoch. After ``load``, the
+        first call returns the remaining batches of the epoch in which the version was saved.
         """
         return self._epochs.batches(loader)
 
@@ -145,9 +143,8 @@ class Attached(Records):
     def load(self, rev: str | CommitId | None = None) -> Resumed:
         """Restores from a version everything that ``save_state`` saves.
 
-        ``rev``: by default the newest version of the branch. ``Resumed.step``: the number of the
-        save. If the version does not match the prepared and registered objects, raises CannotResume
-        before anything changes.
+        ``rev``: by default the newest version of the branch. If the version does not match the
+        prepared and registered objects, raises CannotResume before anything changes.
         """
         commit, name = self._find(rev), self._options.name
         recorded = resume.training_state(self.repo, commit, name, by=_BY)
@@ -157,8 +154,9 @@ class Attached(Records):
         return Resumed(commit, recorded["step"], recorded["batch"], tuple(differs))
 
     def _restore(self, commit: CommitId, recorded: Any, weights: Mapping[str, Any]) -> list[str]:
-        """Restores a version, after all checks. Returns how data and settings differ from the
-        recorded ones.
+        """Makes all checks, then restores a version.
+
+        Returns how data and settings differ from the recorded data and settings.
         """
         saved, accelerator, epochs = recorded["accelerate"], self._accelerator, self._epochs
         states = {
@@ -239,9 +237,7 @@ def _of_this_process(states: list[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _check_stages(options: RecorderOptions) -> None:
-    """Raises WrongUsage for a pipeline that may skip a save, or that needs a loss that
-    is unknown.
-    """
+    """Raises WrongUsage if the pipeline may skip a save, or needs the loss without ``metrics``."""
     decides = options.stages.decisions
     if decides:
         raise WrongUsage(
@@ -258,18 +254,18 @@ def _check_stages(options: RecorderOptions) -> None:
 
 
 # -- position in the data, so that training can resume inside an epoch -----------------------
-# When an epoch starts, accelerate draws random numbers for its order and a seed for the workers. To
-# reproduce the order and the seed, the random generators are set to their state at this moment, and
-# the batches that are done are skipped without being loaded. Then the generators are set to their
-# state at the save.
+# When an epoch starts, accelerate draws random numbers: the order of samples, and the seed of the
+# workers. To resume an epoch, the random generators are set to their state at the start of the
+# epoch. So accelerate draws the same numbers. Finished batches are skipped without being loaded.
+# Then the generators are set to their state at the save.
 
 
 class _Position(Struct):
-    """Position of one loader: complete epochs, and batches ``done`` of the current epoch.
+    """Position of one loader: the number of complete epochs, and of batches in the current epoch.
 
     ``rng``: state of the global random generators at the start of the epoch; None between epochs.
-    ``order``: state of the loader's own generator at the start of the epoch. ``restored``: after
-    ``load``, the state to which the global generators are set after the done batches were skipped.
+    ``order``: state of the loader's own generator at the start of the epoch. ``restored``: state of
+    the global generators at the save, from ``load`` until an epoch is resumed.
     """
 
     epoch: int = 0
@@ -280,7 +276,10 @@ class _Position(Struct):
 
 
 class Epochs:
-    """Positions of all prepared loaders. ``drawing``: detects batches that draw random numbers."""
+    """Positions of all prepared loaders.
+
+    ``drawing``: detects whether loading a batch draws random numbers.
+    """
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
@@ -338,9 +337,9 @@ class Epochs:
         }
 
     def check_sizes(self, recorded: list[Mapping[str, Any]]) -> list[str]:
-        """How the amount of data differs from the recorded one.
+        """How the amount of data differs from the recorded amount.
 
-        Inside an epoch, a difference raises CannotResume.
+        Raises CannotResume if the version was saved inside an epoch and the amount differs.
         """
         loaders = prepared(self._accelerator, "dataloaders")
         return [
@@ -352,7 +351,7 @@ class Epochs:
         ]
 
     def restore(self, recorded: list[Any], rng: Mapping[str, Any], *, draws: bool) -> None:
-        """Sets the positions. ``rng``: the states of the random generators at the save."""
+        """Sets the position of every loader. ``rng``: state of the generators at the save."""
         for loader, position in zip(
             prepared(self._accelerator, "dataloaders"), recorded, strict=True
         ):
@@ -383,11 +382,11 @@ def _order(loader: Any) -> torch.Tensor | None:
     return generator.get_state() if generator is not None else None
 
 
-# -- private names of accelerate 1.15 -------------------------------------------------------
+# -- private attributes of accelerate 1.15 --------------------------------------------------
 
 
 def prepared(accelerator: Any, part: str) -> list[Any]:
-    """A list of the accelerator's objects.
+    """The objects of one kind that were prepared or registered.
 
     ``part``: ``models``, ``optimizers``, ``schedulers``, ``dataloaders``, ...
     """
@@ -403,7 +402,7 @@ def prepared(accelerator: Any, part: str) -> list[Any]:
 def model_of(accelerator: Any) -> torch.nn.Module:
     """The prepared model.
 
-    Several models become one module, and their numbers become prefixes of names.
+    Several models become one module. In this module, names begin with the number of the model.
     """
     models = [accelerator.unwrap_model(model) for model in prepared(accelerator, "models")]
     return models[0] if len(models) == 1 else torch.nn.ModuleList(models)

@@ -1,9 +1,9 @@
-"""Repair: sources for the bytes of an object that cannot be recovered normally.
+"""Where ``mvc fsck --repair`` finds the bytes of an object that cannot be recovered normally.
 
-An *object* is a tensor or a manifest (the list of a version's files). These sources are tried in
-order: another path through the storage graph (a series of stored deltas), the object's damaged
-record (it may still decode to the right bytes), another repository such as a backup, and the files
-of the working folder. Bytes are accepted only if they have the object's hash.
+An *object* is a tensor or a manifest (the list of a version's files). The sources are tried in this
+order: other stored deltas from which the object can be decoded, the object's damaged record,
+another repository such as a backup, the files of the working folder. Bytes are accepted only if
+they have the object's hash.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def _open_other(folder: Path) -> Store:
 
 
 class _WorkingFiles:
-    """Finds contents of files in the working folder by their ids.
+    """Finds objects in files of the working folder.
 
-    ``names``: the paths to search. These files are hashed at the first request.
+    ``names``: the paths of files to search. The files are hashed at the first request.
     """
 
     def __init__(self, store: Store) -> None:
@@ -106,7 +106,7 @@ class _WorkingFiles:
         raise DamagedData(f"manifest {id_.hex()[:10]} is not a file of the working folder")
 
     def _entry(self, name: str) -> FileEntry | None:
-        """The manifest entry that a commit would make for a file; None if it cannot be read."""
+        """The manifest entry that a commit would make for a file; None for an unreadable file."""
         try:
             return entry_of(self._store, name)
         except MvcError:
@@ -116,9 +116,9 @@ class _WorkingFiles:
         return printable(self._locate(id_)[0])
 
     def _locate(self, id_: bytes) -> tuple[str, int]:
-        """The path of the file with an object, and the object's number in the file.
+        """The path of a file that has the object, and the object's position in the file.
 
-        The number is -1 for the skeleton, the bytes outside the file's tensors.
+        The position is -1 if the object is the skeleton, the bytes outside the file's tensors.
         """
         if self._locations is None:
             self._locations = {}
@@ -145,10 +145,10 @@ class _WorkingFiles:
 
 
 class _DamagedRecords:
-    """Objects that can still be recovered from records with a wrong checksum.
+    """Reads objects from records with a wrong checksum.
 
-    The damaged bit may be in another object of the record, or decoding may ignore the bit.
-    ``specs``: maps each blob (tensor) to search to its dtype and shape.
+    The damaged bytes may belong to another object of the record. ``specs``: maps the ids of the
+    tensors that can be read to dtype and shape.
     """
 
     def __init__(self, recovery: Recovery) -> None:
@@ -165,10 +165,7 @@ class _DamagedRecords:
 
 
 class ObjectSources:
-    """All sources as one.
-
-    Each object is read from the first source whose bytes had the object's hash.
-    """
+    """Reads each object from the source that ``find`` chose: the first that has the right bytes."""
 
     def __init__(
         self, own: ObjectSource, readers: Recovery, working: _WorkingFiles, other: Store | None
@@ -186,7 +183,10 @@ class ObjectSources:
         self._chosen: dict[bytes, ObjectSource] = {}
 
     def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
-        """The name of a source that has an object, or None. ``spec``: None for a manifest."""
+        """The name of the first source that has an object; None if no source has the object.
+
+        ``spec``: None for a manifest.
+        """
         if spec is not None and spec.nbytes <= PIECE:
             self._damaged.specs[id_] = spec
         for name, source in self._sources.items():
@@ -214,7 +214,7 @@ class ObjectSources:
     def load(self, id_: ManifestId) -> Manifest | None:
         """A manifest from the first source that has it; None if the manifest is lost.
 
-        The files that the manifest names are added to the working files that later searches read.
+        Later searches also read the files of the working folder that the manifest names.
         """
         if self.find(id_, None) is None:
             return None

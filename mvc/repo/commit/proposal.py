@@ -1,4 +1,7 @@
-"""The version that a commit adds to a branch, and the journal entry that records this version."""
+"""Builds the version that a commit adds to a branch, and the journal entry for the version.
+
+The journal is the file that records all operations of a repository.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ from mvc.times import local_zone_minutes
 
 
 class Proposal(Struct, frozen=True):
-    """A version that is stored but not yet recorded in the journal (the file with all operations).
+    """A version that is stored, but not yet recorded in the journal.
 
-    ``at``: the branch or HEAD that the version follows. ``parent``: the manifest of the version's
-    parent. ``manifest``: the manifest of the version. ``regions``: where packs (files with the data
-    of tensors) contain the data of the version.
+    ``at``: the branch or detached HEAD to which the version is added. ``manifest``: the list of the
+    version's files. ``parent``: the manifest of the parent. ``regions``: the ranges of the packs
+    (files with the data of tensors) that contain new data of the version.
     """
 
     at: Head
@@ -73,10 +76,12 @@ def _manifest(
     entries: Mapping[str, FileEntry],
     attached: Mapping[str, FileEntry],
 ) -> Manifest:
-    """The manifest of the version that follows ``at``. ``entries``: entries of changed paths."""
+    """The manifest of the version that is added to ``at``. ``entries``: the changed files."""
     parent = manifests.of_commit(store, at.commit)
     removed = {change.path for change in inputs.changes if change.path not in entries}
-    whole = inputs.request.options.tag is not None  # a tag's version has only the committed files
+    whole = (
+        inputs.request.options.tag is not None
+    )  # a version under a tag has only the committed files
     paths = {e.path: e for e in parent.entries if e.path not in removed and not whole}
     for path in displaced(store, {*paths, *entries}, entries.keys()):
         del paths[path]
@@ -87,9 +92,9 @@ def _manifest(
 
 
 def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
-    """Calls ``CommitOptions.before`` with the version's id and time, before the version is stored.
+    """Calls ``CommitOptions.before`` with the id that the version will have, and the present time.
 
-    If another commit advances the branch first, the stored version has another id.
+    If another process commits to the branch before the version is stored, the id is another one.
     """
     request, at, entries = inputs.request, tip_of(store, inputs.request), dict[str, FileEntry]()
     serve = request.options.before
@@ -117,10 +122,11 @@ def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
 
 
 def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
-    """Those of ``paths`` that a version cannot have together with the ``committed`` paths.
+    """The ``paths`` that the ``committed`` paths replace, because a name is a file or a folder.
 
-    A file at ``a`` replaces all files inside a folder ``a``. A file at ``a/b`` replaces a file at
-    ``a``. Raises WrongUsage if no file on disk decides whether ``a`` is a file or a folder.
+    A committed file ``a`` replaces all files in a folder ``a``. A committed file ``a/b`` replaces a
+    file ``a``. Raises WrongUsage if ``a`` and ``a/b`` are both committed, or if the committed path
+    is not a file on disk.
     """
     fs, displaced = store.fs, set[str]()
     for file, inside in nested(paths):
@@ -154,10 +160,10 @@ def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
 
 
 def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -> None:
-    """Raises ConcurrentRewrite if data of a version are neither in ``objects`` nor recoverable.
+    """Raises ConcurrentRewrite if stored data that the new version needs can not be recovered.
 
-    A commit reuses stored contents and stores deltas from stored contents. If the journal was
-    replaced since the commit began, gc may have deleted such contents.
+    A commit reuses the stored data of unchanged files, and deltas need the stored data of their
+    bases. A gc that ran during the commit may have deleted such data.
     """
     sizes: dict[bytes, int] = {manifest.id: 0}
     for entry in manifest.all_entries:
@@ -174,7 +180,7 @@ def entry_of(
 ) -> Entry:
     """The journal entry that records the version at the time ``now``.
 
-    The entry is valid only while this process has the journal's lock.
+    The caller must have the journal's lock until the entry is written.
     """
     request, at = written.inputs.request, proposal.at
     commit = _commit(store, config, written.inputs, at, manifest=proposal.manifest, now=now)
@@ -210,8 +216,8 @@ def _commit(
 ) -> Commit:
     """The commit of a version.
 
-    Raises UnknownRevision if a parent or a needed version is unknown; StateForgotten if the version
-    or a needed version is forgotten.
+    Raises UnknownRevision if a parent, or a version in ``CommitOptions.needs``, is unknown. Raises
+    StateForgotten if the version, or a version in ``needs``, was forgotten.
     """
     request, head = inputs.request, at.commit
     for parent in request.options.parents:
@@ -248,7 +254,7 @@ def _commit(
 def _recorded_pipeline(config: Config, inputs: Inputs) -> str:
     """The pipeline that the commit records: the name of a preset, or the text of a pipeline.
 
-    A lossy pipeline is recorded only if it computed the weights.
+    A lossy pipeline is recorded only if the weights are the result of this pipeline.
     """
     text = inputs.produced_by or inputs.request.pipeline or str(config.get("commit.pipeline"))
     pipeline = Pipeline.parse(text)
@@ -259,9 +265,10 @@ def _recorded_pipeline(config: Config, inputs: Inputs) -> str:
 
 
 def _marks(proposal: Proposal, entries: Mapping[str, FileEntry]) -> tuple[bytes, ...]:
-    """Prefixes of the new files' state ids (Merkle roots), by which ``identify`` finds the version.
+    """The first 8 bytes of the Merkle root of each changed file.
 
-    The prefix of the version's root is omitted, because each root is in the index.
+    ``identify`` finds the version of a file by these bytes. The Merkle root of the whole version is
+    omitted, because the index has this root anyway.
     """
     old = proposal.parent.by_path
     marks = {

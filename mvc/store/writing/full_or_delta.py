@@ -1,12 +1,12 @@
-"""Chooses how a piece (at most 32 MiB of an object) is stored: in full, or as a delta.
+"""Chooses how a piece (at most 32 MiB of an object) is stored: in full, or as a delta from a base.
 
 A delta is stored if it is at least a tenth smaller than the full record, and if its chain is short
-enough. The *chain* of an object is the objects that are decoded one after another to recover it.
-The policy limits their number and bytes, as Mercurial does (docs/decisions.md).
+enough. A *chain* is a full record and the deltas that are decoded after the full record to recover
+an object. The policy limits the length and the stored bytes of a chain.
 
-Sizes are estimated on samples. At first, the full record is assumed to be as large as the full
-record at the beginning of the chain, because weights of one model compress alike. A *coding* says
-how a piece is encoded. ``Pipeline.encode_chunk`` may store single chunks (1 MiB) unencoded.
+Sizes are estimated on samples. To save time, the full record is assumed to be as large as the full
+record at the beginning of the chain, because weights of one model compress alike. A *coding* is a
+way to encode a piece.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from mvc.store.writing.layout import Layout
 WORTH = 0.9
 """The size of a delta, as a share of the full record, above which the full record is stored."""
 
-_AGAIN = 4  # after so many deltas of a chain, the size of the full record is estimated again
+_AGAIN = 4  # after so many deltas, the size of a full record is estimated on a sample
 _SAMPLE = 64 << 10
-_SAMPLED = 256 << 10  # bytes; of larger contents of dtype raw, only the changed part is sampled
+_SAMPLED = 256 << 10  # bytes; in larger contents of dtype raw, only the changed part is sampled
 _TINY = 4096
-_ERROR = 1.005  # a pipeline with ``blocks`` must save more than this error of estimates
+_ERROR = 1.005  # factor for estimates of pipelines with ``blocks``, which are less exact
 
 
 class Policy(Struct, frozen=True):
     """How objects are stored. ``layout`` chooses the base of each version.
 
-    ``reset``: store everything in full. ``max_chain``: maximum stored bytes of a chain, as a
-    multiple of the raw size. ``saving``: the share of the raw size that a delta must save. ``run``:
-    maximum number of consecutive versions that are predicted by optimizer steps.
+    ``reset``: store a full record of everything. ``max_chain``: maximum stored bytes of a chain, as
+    a multiple of the raw size. ``saving``: the share of the raw size that a delta must save.
+    ``run``: maximum number of consecutive versions that are predicted by optimizer steps.
     """
 
     pipeline: Pipeline
@@ -71,7 +71,7 @@ def exactly(pipeline: Pipeline) -> Pipeline:
 class BasePiece(Struct, frozen=True, gc=False):
     """One piece of a base: its bytes and its chain (``Graph.chain``).
 
-    ``ends``: whether the chain has its maximum length, so that the next version is stored in full.
+    ``ends``: whether the chain has its maximum length, so that the new piece gets a full record.
     """
 
     id: bytes
@@ -104,15 +104,15 @@ class Choice(Struct, frozen=True, gc=False):
 
     @property
     def cost(self) -> float:
-        """``share`` for comparing codings.
+        """The number by which codings are compared.
 
-        With ``blocks``, it is increased by the error of estimates.
+        For pipelines with ``blocks``, ``share`` is multiplied by ``_ERROR``.
         """
         return self.share * (_ERROR if "blocks:" in self.text else 1.0)
 
     @property
     def grouped(self) -> bool:
-        """Whether pieces of this coding share one payload."""
+        """Whether several pieces with this coding are encoded together, as one payload."""
         return self.pipeline is not None and self.pipeline.scope == "group"
 
 
@@ -125,8 +125,9 @@ def choose(
 ) -> list[Choice]:
     """The codings in which one piece is stored: a delta, a full record, or both.
 
-    Both are stored where a chain ends. Then versions of the chain can also be decoded from the new
-    full record, by undoing deltas. ``base`` must be converted to the dtype of ``new`` already.
+    At the end of a chain, a delta and a full record are stored. Then earlier versions of the chain
+    can also be decoded from the new full record, by undoing deltas. ``base`` must already have the
+    dtype of ``new``.
     """
     if base is None or base_spec is None:
         return [_full(spec, new, policy)]
@@ -145,15 +146,18 @@ def choose(
 
 
 def _most(full: float, policy: Policy) -> float:
-    """The maximum share for a delta, if the full record has the share ``full`` of the raw size."""
+    """The maximum size of a delta, if the full record has the size ``full``.
+
+    Sizes are shares of the raw size.
+    """
     return min(WORTH * full, full - policy.saving)
 
 
 def _first_share(base: BasePiece, nbytes: int) -> float | None:
     """Stored bytes per raw byte of the full record at which the base's chain begins.
 
-    None if this is unknown or must be estimated again. None for small pieces, too, because their
-    headers would distort the result.
+    None if this number is unknown or must be estimated again. None for small pieces, too, because
+    headers would distort the number.
     """
     if nbytes < _TINY or not base.chain or base.chain[-1].depth % _AGAIN == _AGAIN - 1:
         return None
@@ -200,7 +204,7 @@ def _delta(
         transform = "resize"
     data, part, size = base.data, 1.0, len(new)
     if spec.dtype == "raw" and size > _SAMPLED:
-        # A sample of the whole content could miss a local change, or overestimate it.
+        # A sample of the whole content could miss a local change. So sample the changed part.
         data = fitted(data, size)
         new, data = _changed(new, data)
         part = len(new) / size

@@ -1,9 +1,9 @@
 """``mvc log``.
 
 Lists the newest version first. A..B lists the versions of B that are not versions of A. With PATHs,
-mvc lists only versions that changed one of these files. A CONDITION compares numbers by value. It
-may contain and, or, not, parentheses and texts in quotes. With --graph, each training run is a
-separate column. If --target is given, --since and --until select by times of deployments.
+mvc lists only versions that changed one of these files. A CONDITION may contain and, or, not,
+parentheses and texts in quotes. With --graph, each training run has its own column. With --target,
+--since and --until are times of deployments.
 """
 
 from __future__ import annotations
@@ -167,14 +167,15 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
         session.lines(row.links)
 
 
-# -- the graph, as in ``git log --graph``: each column waits for the next version of its line
+# -- the graph, as in ``git log --graph``
+# ``columns`` contains the version at which each column arrives next.
 
 
 class GraphRow(Struct, frozen=True):
-    """The drawing for one version.
+    """A version, and the part of the graph to draw for the version.
 
-    ``first`` precedes the first line of the version, and ``rest`` precedes its other lines.
-    ``links`` are lines below the version.
+    ``first`` precedes the first line of the version's text, and ``rest`` precedes the other lines.
+    ``links``: lines to draw below the text.
     """
 
     entry: LogEntry
@@ -186,7 +187,7 @@ class GraphRow(Struct, frozen=True):
 def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
     """Yields one row for each version.
 
-    If the parent of a version is not in ``entries``, the column of the parent does not end.
+    If the parent of a version is not in ``entries``, the column continues to the last row.
     """
     shown, columns = list(entries), list[CommitId]()
     behind = _behind(shown)
@@ -200,17 +201,19 @@ def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
 
 
 def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]:
-    """Maps each version to the versions that a line connects with it, below it in the drawing.
+    """Maps each version to the older versions to which the graph draws a line from the version.
 
-    These are its parents, unless training runs share a branch. On a shared branch, the versions of
-    each run form a line. The versions without a run form a line, too. The line of a run ends at the
-    newest earlier version without a run. After a fork, it ends at the parent of its first version.
+    A merge has a line to each parent. Any other version has a line to the newest earlier version of
+    the same training run. The first version of a run has a line to the newest earlier version
+    without a run. If the parent of this first version has several children, the line leads to the
+    parent.
     """
     commits = {entry.id: entry.commit for entry in entries}
     behind = {id_: commit.parents for id_, commit in commits.items()}
     before = {id_: [p for p in parents[:1] if p in commits] for id_, parents in behind.items()}
     children = Counter(parent for parents in before.values() for parent in parents)
-    newest: dict[CommitId, dict[str, CommitId]] = {}  # for each version: the newest of each run
+    # Maps a version to the newest version of each run up to this version.
+    newest: dict[CommitId, dict[str, CommitId]] = {}
     for id_ in TopologicalSorter(before).static_order():
         run, known = commits[id_].run, dict[str, CommitId]()
         for parent in before[id_]:  # at most one parent
