@@ -1,6 +1,6 @@
-"""Public names for states: tensors, and the bytes, hashes and distances of tensors.
+"""Public functions and classes for states: for tensors, and their bytes, hashes and distances.
 
-Each name is imported on first use, so that commands start fast.
+Each function or class is imported on first use, so that commands start fast.
 """
 
 from __future__ import annotations

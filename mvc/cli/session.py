@@ -1,4 +1,4 @@
-"""The session of a command: its output, and the repository, which is opened when it is needed."""
+"""What a command works with: the output, and the repository, which is opened when needed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Session(Output):
 
     @property
     def repo(self) -> Repository:
-        """The repository that has the working folder. It is opened at the first access."""
+        """The repository of the working folder. The first access opens the repository."""
         if self._opened is None:
             from mvc.api import Repository
 
@@ -80,9 +80,9 @@ class Session(Output):
     ) -> int | None:
         """Runs ``act`` on the repository of the remote ``name``. Returns the exit code.
 
-        If ``name`` is None, runs ``act`` on the local repository. A folder is opened as by ``mvc
-        -C``. Over ssh, the same command runs on the other machine. ``changes``: whether ``act``
-        writes.
+        If ``name`` is None, runs ``act`` on the local repository. If the remote is on another
+        machine and is reached over ssh, runs the same command on that machine instead of ``act``.
+        ``changes``: whether ``act`` writes.
         """
         if name is None:
             return act()
@@ -101,7 +101,7 @@ class Session(Output):
         return remotes.maintain(name, on, changes=changes)
 
     def _without_remote(self) -> list[str]:
-        """The words of the command line from the name of the command on, without ``--remote``."""
+        """The name of the command and the words that follow, without ``--remote``."""
         name = click.get_current_context().info_name or ""
         words = iter(self.arguments[list(self.arguments).index(name) :])
         rest = []
@@ -117,8 +117,8 @@ class Session(Output):
     ) -> tuple[str | None, tuple[str, ...]]:
         """The revision that the arguments name, and the words that remain.
 
-        The revision is defined by ``at`` and ``target``. If both are None, it is the first word. It
-        is None if ``words`` is empty, too.
+        If ``at`` or ``target`` is given, the revision is the version that was live. Otherwise the
+        revision is the first of ``words``, or None if ``words`` is empty.
         """
         if at is None and target is None:
             return (words[0], words[1:]) if words else (None, ())
@@ -161,14 +161,14 @@ class Session(Output):
         return self.repo.root / ".mvc" / "config.yaml"
 
     def now_ns(self) -> int:
-        """The time of the clock, even if it is beyond the range of recorded times."""
+        """The time of the clock, even if mvc could not record such a time."""
         return Clock().now_ns()
 
     def moment(self, time_ns: int, *, cell: bool = False) -> str:
         """A time in whole seconds, rounded up, so that ``--at`` finds an event of this time.
 
-        With -v, the time has nanoseconds. ``cell``: the text is for a table, and has no offset from
-        UTC on a terminal.
+        With -v, the time has nanoseconds. ``cell``: whether the text is for a table. On a terminal,
+        times in tables have no offset from UTC.
         """
         text = format_time(time_ns if self.verbose else whole_second(time_ns))
         return text[:19] if cell and self.terminal and not self.verbose else text
@@ -186,11 +186,11 @@ class Session(Output):
         return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:
-        """Converts PATHs relative to the working folder to tracked names. The root is ``.``."""
+        """Converts PATHs to tracked names, which begin at the repository's root (``.``)."""
         return [self.repo.tracked_name(path) or "." for path in paths]
 
     def tracks(self, path: str) -> bool:
-        """Whether HEAD has a file, or a folder with files, at this PATH."""
+        """Whether HEAD has a file at this PATH, or a folder with files."""
         with suppress(MvcError):  # an invalid path, or no version yet
             (name,) = self.names([path])
             return name == "." or any(
@@ -199,7 +199,7 @@ class Session(Output):
         return False
 
     def from_here(self, name: str) -> str:
-        """A tracked name as a printable path from the working folder. Folders end in ``/``."""
+        """Converts a tracked name to a printable path from the working folder."""
         path = os.path.relpath(self.repo.root / name, self.fs.realpath(self.fs.cwd()))
         return printable(path + "/" if name.endswith("/") else path)
 
@@ -222,7 +222,7 @@ class Session(Output):
             raise WouldOverwrite(f"{name} already exists", hint=hint)
 
     def exit_code(self, code: int | None) -> int:
-        """Returns ``code``. If the answer is incomplete, warns, and returns the code for damage."""
+        """Returns ``code``. If the output is incomplete, warns, and returns the code for damage."""
         if not self.incomplete:
             return code or 0
         self.warn(f"the answer is incomplete: {self.incomplete[0].message}")
@@ -231,7 +231,7 @@ class Session(Output):
         return DamagedData.exit_code
 
     def close(self) -> None:
-        """Closes the repository. Warns if lost journal entries may be missing in the answer."""
+        """Closes the repository. If journal entries are lost, warns that output may be incomplete."""
         repository, self._opened = self._opened, None
         if repository is not None:
             gaps = repository.gaps
@@ -243,7 +243,7 @@ class Session(Output):
 
     @contextmanager
     def working_on(self, repository: Repository) -> Iterator[None]:
-        """Within the ``with`` block, ``repo`` is this open repository."""
+        """Within the ``with`` block, ``repo`` is ``repository``."""
         own, self._opened = self._opened, repository
         try:
             yield
@@ -252,5 +252,5 @@ class Session(Output):
 
 
 def load(file: Path | None) -> Config:
-    """The configuration, with environment variables such as MVC_STORE_RESET_INTERVAL."""
+    """Reads settings from ``file``, and from variables such as MVC_STORE_RESET_INTERVAL."""
     return settings(file, os.environ)

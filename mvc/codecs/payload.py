@@ -1,6 +1,6 @@
 """A payload: the container of the encoded chunks of one tensor.
 
-docs/format.md defines its bytes ("Payload of a single member").
+"Payload of a single member" in docs/format.md defines the bytes of a payload.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _LARGEST_CHUNK = 40
 
 
 def pack_chunks(chunks: Sequence[Bytes], width: int, chunk_size: int) -> list[Bytes]:
-    """The payload in parts: first its head with a table of lengths, then each of ``chunks``.
+    """The payload in parts: a head with the lengths of chunks, then each of ``chunks``.
 
-    ``width``: bytes of an element. ``chunk_size``: the raw bytes of every chunk except the last; a
-    power of two, at least 64.
+    ``width``: the size of an element in bytes. ``chunk_size``: the size of a chunk before encoding,
+    in bytes; a power of two, at least 64. The last chunk may be smaller.
     """
     head = bytes((chunk_size.bit_length() - 1 << 2 | width.bit_length() - 1,))
     return [head + b"".join(varint(len(c)) for c in chunks[:-1]), *chunks]
@@ -32,10 +32,9 @@ class Payload:
     __slots__ = ("_cuts", "_data", "chunk_size", "count", "width")
 
     def __init__(self, data: memoryview | bytes, nbytes: int, *, stored: int | None = None) -> None:
-        """``nbytes``: the raw length. Raises DamagedData unless all lengths match exactly.
+        """``nbytes``: the length of the tensor. Raises DamagedData unless all lengths match.
 
-        ``stored``: the total length of the payload, if ``data`` has only the bytes before the
-        chunks.
+        ``stored``: the total length of the payload, if ``data`` has only the head.
         """
         cursor = Cursor(data)
         end = len(cursor.data) if stored is None else stored

@@ -61,13 +61,13 @@ class Patience:
 
 
 def warn(reason: str, seconds: float) -> None:
-    """Warns of a wait for ``reason``, by Python's ``warnings``."""
+    """Warns, by Python's ``warnings``, that this process waits for ``reason``."""
     warnings.warn(f"waiting for {reason} ({seconds:.0f} s)", StillWaiting, stacklevel=2)
 
 
 @contextmanager
 def speaking(reason: str) -> Iterator[None]:
-    """Warns by Python's ``warnings`` if the ``with`` block takes long. It waits for ``reason``."""
+    """Calls ``warn`` if the ``with`` block takes long. ``reason``: what the block waits for."""
     done = Event()
     patience = Patience(math.inf, lambda seconds: warn(reason, seconds))
     thread = Thread(target=patience.await_, args=(done.wait,), name="mvc-patience", daemon=True)

@@ -1,4 +1,4 @@
-"""The history of a repository as one value: versions, their names, and when each was live."""
+"""The history of a repository as one value: versions, names of versions, and times when live."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class History(Struct, frozen=True):
 
 
 def history(store: Store, since: int | None, until: int | None) -> History:
-    """See ``Repository.history``; times in ns since 1970."""
+    """Implements ``Repository.history``. ``since`` and ``until`` are in ns since 1970."""
     head, names = head_if_known(store.fresh()), names_by_commit(store.fresh())
     now, spans = store.clock.now_ns(), dict[str, list[Live]]()
     record, known = read_versions(

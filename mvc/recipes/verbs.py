@@ -1,4 +1,4 @@
-"""Shows how versions were trained, and trains versions again (the provenance approach of MMlib).
+"""Shows how versions were trained, and trains versions again.
 
 A version may have attachments that describe its training: the code, the environment, and a recipe.
 The recipe names the base (the version from which the training started), the data sets, and the call
@@ -74,15 +74,14 @@ def record(
     In the block, ``run.train(**arguments)`` calls ``service``: a function of a module
     (``service(model, optimizer=..., data=..., **arguments)``) or an object with a method
     ``train(model, **arguments)``. The end of the block commits the model with its recipe. ``data``
-    is a file or folder, or a mapping from names of data sets to files or folders. Create objects
-    among the arguments with ``mvc.constructed``.
+    is a file or folder, or a mapping from names of data sets to files or folders. Objects in the
+    arguments must be created with ``mvc.constructed``.
 
     With ``verify``, a replay in another process proves that the recipe reproduces the weights. The
     replay is ended after ``timeout`` seconds. ``progress`` is called as by ``retrain``. With
-    ``drop_weights``, the weights are dropped after the proof. A recipe with data sets stored as
-    references is then refused. By default, weights are dropped only if ``store.storage_weight`` is
-    set and a replay costs less than storing the weights. docs/provenance.md lists what can be
-    recorded. Raises CannotRecord before the training.
+    ``drop_weights``, the weights are dropped after the proof. By default, weights are dropped only
+    if ``store.storage_weight`` is set and a replay costs less than storing the weights. Raises
+    CannotRecord, before the training, for anything that docs/provenance.md does not permit.
     """
     need_torch("recording a training")
     from mvc.recipes.recording import Run, RunOptions
@@ -110,11 +109,10 @@ def retrain(
 
     A retraining runs code that is attached to the version, and so needs ``trust=True``. If the
     weights of the base are not stored, the base is trained first. In this case, ``trust`` must be a
-    list of all versions to train. ``anyway`` trains even if the environment differs in settings
-    that affect the bits of the result. ``threads`` overrides the recorded number of threads, which
-    is one of these settings. With a ``tolerance``, weights are accepted, too, if they differ from
-    the stored weights by at most this number (``Retrained.distance``). A replay with a difference
-    is recorded in a note of the version, but is no proof of the recipe.
+    list of all versions to train. With ``anyway``, trains even if the environment differs in a way
+    that affects the bits of the result. ``threads`` overrides the recorded number of threads. With
+    ``tolerance``, weights that differ from the stored weights by at most this number are accepted,
+    too. The recipe is then not proven.
 
     ``timeout``: maximum seconds for the replay of one version. ``progress`` is called with steps
     done, total steps and a text. Raises UnknownPath for a version without a recipe; NotTrusted;
@@ -143,9 +141,9 @@ def retraining(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Retrained | None]:
-    """A block in which a version with dropped weights can be read like any other version.
+    """Within the ``with`` block, a version with dropped weights can be read like any other version.
 
-    Unless the weights are stored, the version is retrained first, as by ``retrain``.
+    If the weights are not stored, the version is retrained first, as by ``retrain``.
     """
     commit = repo.find(rev)
     if missing_weights(repo, commit) is None:
@@ -166,14 +164,15 @@ def drop_weights(
     progress: Progress | None = None,
     reason: Reason = "",
 ) -> dict[CommitId, str | None]:
-    """Drops the weights of versions that a proven recipe reproduces; durable on return.
+    """Drops the weights of versions that a proven recipe reproduces. Durable on return.
 
-    Trusted versions of a training by steps (``A..B`` names several) are proven first. Returns a
-    mapping from versions to reasons why a version keeps its weights. The reason is None if the
-    weights were dropped. Before anything is dropped, all data that a replay needs are read and
-    hashed. If an error is raised, nothing was dropped: UnknownPath for a version without a recipe;
-    NotTrusted; CannotRetrain if no replay in this repository has proven the recipe, or if data sets
-    are references; DamagedData.
+    If ``trust`` permits it, versions with unproven step recipes are replayed first. Returns a
+    mapping from each version to the reason why its weights stay; None if they were dropped.
+
+    Before anything is dropped, all data that a replay needs are read and hashed. If this function
+    raises an error, nothing was dropped. Raises UnknownPath for a version without a recipe;
+    NotTrusted; CannotRetrain if no replay in this repository has proven the recipe, or if a data set
+    is stored as paths and hashes only; DamagedData.
     """
     from mvc.recipes.weights import alternative
 
@@ -193,9 +192,9 @@ def drop_weights(
 def _prove_segments(
     repo: Repository, commits: Sequence[CommitId], options: ReplayOptions
 ) -> dict[CommitId, str | None]:
-    """Replays each unproven version of trainings by steps once.
+    """Replays each version that has a step recipe without a proof.
 
-    Returns a mapping from versions to reasons why a version keeps its weights, or None.
+    Maps each version to the reason why the version keeps its weights, or to None.
     """
     from mvc.recipes.weights import recovery
 
@@ -253,12 +252,12 @@ def store_weights(
 
 
 def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
-    """How to replay a version in a training by steps; None for any other version.
+    """How to replay a version that has a step recipe; None for any other version.
 
-    ``start``: the version whose stored training state a replay starts from. ``batches`` and
-    ``rows``: the numbers of batches and samples that a replay trains on after ``start``.
-    ``seconds``: estimated time, including the recovery of ``start``; None if no local replay has
-    proven the version. The result is None, too, if the recipe cannot be read here.
+    ``start``: the version from whose training state a replay starts. ``batches`` and ``rows``: how
+    many batches and samples a replay trains on. ``seconds``: estimated time of a replay, including
+    the recovery of ``start``; None if no local replay has proven the version. Returns None, too, if
+    the recipe cannot be read here.
     """
     from mvc.recipes.weights import recovery
 

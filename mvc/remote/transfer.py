@@ -1,4 +1,7 @@
-"""The code that fetches and pushes share: changed refs, counts, and repeated attempts."""
+"""The part of ``mvc fetch`` and ``mvc push`` that is the same: sends history, counts what was sent.
+
+A transfer consists of *slices*. A slice has entries of the journal, and stored data of versions.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ from mvc.types import Bytes, Progress
 Change = Literal["new", "forward", "forced", "deleted", "kept"]
 
 NOTHING = encode_entries(())
-"""The head of a slice without entries."""
+"""The encoded entries of a slice without entries."""
 _TRIES = 4
 
 
 class RefUpdate(Struct, frozen=True):
     """A changed ref. ``name``: its full name at the remote. ``local``: its full name here.
 
-    If ``change`` is ``kept``, the local tag ``name`` did not change, and the remote's tag is stored
-    as ``local``.
+    ``change`` is ``kept`` if a local tag ``name`` differs from the remote's tag. The local tag then
+    does not change. The remote's tag is stored as ``local``.
     """
 
     name: str
@@ -39,11 +42,11 @@ class RefUpdate(Struct, frozen=True):
 
 
 class Transferred(Struct, frozen=True):
-    """The numbers of ``versions``, ``operations`` and ``bytes`` of a transfer, or of a dry run.
+    """The result of a transfer, or of a dry run. ``operations``: the number of sent entries.
 
     ``targets``: targets with new deployments or retractions. ``held``: versions that the sender
-    purged, and that the receiver still needs and retains. ``forgotten``: versions that a fetch
-    purged here. ``kept``: versions that a fetch did not purge, because the remote has
+    purged, and that the receiver retains because the receiver needs them. ``forgotten``: versions
+    that a fetch purged here. ``kept``: versions that a fetch did not purge, because the remote has
     ``tombstones=false``.
     """
 
@@ -68,7 +71,7 @@ class Transferred(Struct, frozen=True):
 
 
 class Tally:
-    """Counts a transfer. ``place``: the position reached in the sender's journal."""
+    """Counts what a transfer sends. ``place``: the position reached in the sender's journal."""
 
     def __init__(self, remote: Remote, progress: Progress | None) -> None:
         self.remote = remote.name or remote.url
@@ -113,11 +116,10 @@ Receive = Callable[[Slice], Received]
 def transfer(
     send: Send, receive: Receive, wanted: Wanted, moves: tuple[Move, ...], *, tally: Tally
 ) -> None:
-    """Sends the wanted entries, then the contents that the receiver reports as missing.
+    """Sends the wanted entries, then the data that the receiver reports as missing.
 
-    The refs move with the last slice.
-
-    Raises DamagedData if the receiver reports a content as missing after it was sent.
+    ``moves``: changes of refs, which are sent with the last slice. Raises DamagedData if the
+    receiver reports the same data as missing again.
     """
     for _ in range(_TRIES):
         following = _attempt(send, receive, wanted, moves)
@@ -135,7 +137,7 @@ def transfer(
 def _attempt(
     send: Send, receive: Receive, wanted: Wanted, moves: tuple[Move, ...]
 ) -> Wanted | None:
-    """The request for the next attempt; None if the receiver has everything."""
+    """Makes one attempt. Returns what to send in the next attempt; None if nothing is missing."""
     after = wanted.after
     with closing(send(wanted)) as slices:
         for slice_ in slices:

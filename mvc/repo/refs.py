@@ -46,7 +46,7 @@ def create_branch(store: Store, name: str, rev: Rev = HEAD, force: bool = False)
 def branch_change(store: Store, name: str, commit: CommitId, force: bool = False) -> RefChange:
     """The change that creates the branch ``name`` at ``commit``.
 
-    ``force``: an existing branch may be moved. The change is valid only under the journal's lock.
+    ``force``: move an existing branch. Call ``branch_change`` under the journal's lock.
     Raises InvalidName, RefConflict.
     """
     check_ref("branch", name)
@@ -63,7 +63,7 @@ def branch_change(store: Store, name: str, commit: CommitId, force: bool = False
 def move_head(
     store: Store, to: RefValue, start: CommitId | None, operation: str = "checkout"
 ) -> None:
-    """Moves HEAD. If ``start`` is not None, creates the branch ``to`` at this commit, too."""
+    """Moves HEAD to ``to``. If ``start`` is given, creates the branch ``to`` at ``start``, too."""
 
     def changes() -> list[RefChange]:
         move = RefChange(HEAD, store.snapshot.ref(HEAD), to)
@@ -80,7 +80,7 @@ def advance(
     note: str = "",
     first: str | None = None,
 ) -> None:
-    """The function of ``Repository.advance``. ``note``: describes the operation."""
+    """Implements ``Repository.advance``. ``note``: a description of the operation."""
 
     def changes() -> list[RefChange]:
         refs = []
@@ -102,8 +102,8 @@ def advance(
 def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
     """Deletes and returns a branch. The versions of the branch stay until gc.
 
-    Raises UnknownRevision. Raises RefConflict if the branch is current, or if no other ref reaches
-    the newest version of the branch. With ``force``, the second condition is not checked.
+    Raises UnknownRevision. Raises RefConflict if the branch is current. Unless ``force``, raises
+    RefConflict if no other ref reaches the newest version of the branch.
     """
 
     def change() -> list[RefChange]:
@@ -125,7 +125,7 @@ def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
 
 
 def rename_branch(store: Store, old: str, new: str, force: bool = False) -> None:
-    """Renames a branch, even the current one. ``force``: replace an existing branch ``new``.
+    """Renames a branch, even the current branch. ``force``: replace an existing branch ``new``.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
@@ -189,7 +189,7 @@ def _deleted(name: str, recorded: Recorded) -> Ref:
 def _publish(
     store: Store, operation: str, note: str, changes: Callable[[], list[RefChange]]
 ) -> Recorded:
-    """Writes an entry of the journal. ``changes`` is called under the journal's lock."""
+    """Writes an entry of the journal. Calls ``changes`` under the journal's lock."""
     return store.publish(
         lambda: Entry(operation, store.clock.now_ns(), note, refs=tuple(changes()))
     )

@@ -1,8 +1,8 @@
 """The state of a Lightning training as a Recorder stores it, and resuming from it.
 
-The training state has the parts of ``mvc.training.state.parts`` and a part ``lightning``. This part
-has the order of the epoch and the Trainer's checkpoint, without the data that is stored elsewhere
-in the version.
+The training state has the parts of ``mvc.training.state.parts`` and a part ``lightning``. The part
+``lightning`` has the order of the batches in the epoch, and the Trainer's checkpoint without the
+data that other parts of the version contain.
 
 ``fit(ckpt_path=...)`` makes the Trainer ask its checkpoint plugin for the version. Lightning's code
 restores model, callbacks, loops and schedulers. This module loads optimizers by parameter names,
@@ -57,7 +57,8 @@ class TrainerSource:
         trainer, module, include = self._trainer, self._trainer.lightning_module, self._include
         configs = trainer.lr_scheduler_configs
         kinds = [component_type(config.scheduler) for config in configs]
-        # A training with one optimizer and one scheduler can be resumed without Lightning, too.
+        # A single optimizer or scheduler is stored in the common parts, so that training can be
+        # resumed without Lightning, too.
         included = trainer.optimizers if "optimizer" in include else []
         optimizer, optimizers = common.alone([optimizer_state(module, one) for one in included])
         included = configs if "scheduler" in include else []
@@ -80,12 +81,12 @@ class TrainerSource:
         }
 
     def _checkpoint(self) -> dict[str, Any]:
-        """The states of loops, callbacks, precision and data module, and what hooks have added."""
+        """The Trainer's checkpoint: loops, callbacks, precision, data module, data from hooks."""
         trainer = self._trainer
         checkpoint = checkpoint_of(trainer)
         unread = [*_ELSEWHERE]
         for owner in (trainer.lightning_module, trainer.datamodule):
-            if owner is not None:  # leave out hyper-parameters, which resuming does not read
+            if owner is not None:  # resuming does not read hyper-parameters
                 unread += [getattr(owner, f"CHECKPOINT_HYPER_PARAMS_{x}") for x in _HYPER]
         if "scaler" not in self._include:
             unread.append(type(trainer.precision_plugin).__qualname__)
@@ -132,7 +133,7 @@ class Resume:
         self.resumed = Resumed(commit, recorded["step"], recorded["batch"], differs)
 
     def checkpoint(self, trainer: Any) -> dict[str, Any]:
-        """The dictionary that Lightning would load from a file. It does not have the optimizers."""
+        """The dictionary that Lightning would load from a file, without the optimizers."""
         if trainer.world_size > 1:
             raise CannotResume(
                 f"{self.resumed.commit.short} has the random generators of one process, "
@@ -181,7 +182,10 @@ class Resume:
         begin(trainer.fit_loop, middle=self._middle)
 
     def on_train_epoch_start(self, order: Order) -> None:
-        """Call it immediately before an epoch's order is drawn."""
+        """Restores the random generators, if the version was saved between two epochs.
+
+        Call it immediately before the order of an epoch is drawn.
+        """
         if not self._middle:
             order.resume(self._lightning["order"], self._recorded["rng"], middle=False)
 
@@ -190,8 +194,9 @@ class Resume:
 
 
 class VersionReader:
-    """The Trainer's own checkpoint plugin, except that one path stands for a version
-    and loads it.
+    """Replaces the Trainer's checkpoint plugin. The path ``resume.path`` loads a version.
+
+    Any other use of the plugin is passed on to the original plugin.
     """
 
     def __init__(self, trainer: Any, resume: Resume) -> None:

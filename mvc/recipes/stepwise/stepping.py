@@ -1,4 +1,7 @@
-"""A training by steps: each step calls a function with a model, an optimizer and a batch."""
+"""A training that can be replayed step by step.
+
+Each step calls a function with a model, an optimizer and a batch.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 
 class Stepping(Struct, frozen=True):
-    """A step calls ``function(model, optimizer, batch)``. ``data[i]`` is the sample at position i.
+    """A step calls ``function(model, optimizer, batch)``.
 
-    Samples are collated to a batch as by a DataLoader.
+    ``data``: the samples. Samples are collated to a batch as by a DataLoader.
     """
 
     function: Callable[[Any, Any, Any], Any]
@@ -22,8 +25,9 @@ class Stepping(Struct, frozen=True):
     data: Any
 
     def step(self, rows: Sequence[int], batch: Any = None) -> Any:
-        """Trains on the samples at the positions ``rows``. ``batch``: these samples, if already
-        collated.
+        """Trains on the samples at the positions ``rows``.
+
+        ``batch``: the collated samples; None if ``step`` must collate the samples.
         """
         batch = self._batch(rows) if batch is None else batch
         return self.function(self.model, self.optimizer, batch)
@@ -49,10 +53,10 @@ class Numbered(Dataset[Any]):
 
 
 def rows_in(text: str) -> list[int]:
-    """The positions in one of the texts in ``Batches.rows``."""
+    """Converts a text of ``Batches.rows``, such as ``0 5 2``, to the positions of samples."""
     return list(map(int, text.split(" ")))
 
 
 def rows_text(rows: Sequence[int]) -> str:
-    """The text for ``Batches.rows`` that contains these positions."""
+    """Converts positions of samples to a text for ``Batches.rows``."""
     return " ".join(map(str, rows))

@@ -1,6 +1,7 @@
 """Writes the files of a replica: a file or folder that is kept equal to a live version.
 
-New files are written next to the visible files. Then a *swap* makes them visible in one step.
+New files are first written to another path on the same file system. Then a rename makes the new
+files visible in one step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mvc.repo.checkout.swapped import SwappedFolder
 from mvc.text import size as in_units
 
 Fill = Callable[[FileEntry, WriteFile], None]
-"""Writes all bytes of a file."""
+"""A function that writes all bytes of a file."""
 
 
 class OneFile:
@@ -47,7 +48,7 @@ class OneFile:
     def link(self, at: Path | None = None) -> str:
         """The value of the symbolic link at the path of the replica. Empty if there is no link.
 
-        ``at``: the path that ``next`` yielded; the result is then the future value.
+        With ``at`` (the path that ``next`` yielded), returns the value of the link after ``show``.
         """
         return "" if at else self._fs.read_link(self._place) or ""
 
@@ -63,11 +64,10 @@ class OneFile:
         _present: Mapping[Path, FileEntry],
         fill: Fill,
     ) -> Iterator[Path]:
-        """Yields the path of a version's durable new files.
+        """Writes the new files durably and yields the path of these files.
 
-        If the ``with`` block fails, deletes these files.
-
-        ``_present``: entries of the visible files. Raises StorageFull.
+        If the ``with`` block fails, deletes the new files. ``_present``: entries of the visible
+        files. Raises StorageFull.
         """
         (entry,) = entries
         require_room(self._fs, self._place, entry.size)
@@ -100,7 +100,7 @@ class OneFile:
     def go_back(self, _link: str) -> None:
         """Makes the previous file visible, in one step.
 
-        Raises IoFailed if this file was deleted.
+        Raises IoFailed if the previous file was deleted.
         """
         self._fs.replace(self._last, self._place)
         self._fs.sync_dir(self._place.parent)
@@ -154,7 +154,7 @@ class LinkedFolder:
         """As ``OneFile.next``."""
         fs, writes = self._fs, dict[str, FileEntry]()
         links = {entry.content_id: file for file, entry in present.items()}
-        # Deleting old folders now would slow flushes down. With enough space, ``settle`` does it.
+        # Old folders are deleted now only if the space is needed: deleting slows flushes down.
         is_tight = fs.free_bytes(self._place.parent) < sum(entry.size for entry in entries)
         with self._swapped.next(label, tidy=is_tight) as new:
             for entry in entries:
@@ -186,9 +186,9 @@ class LinkedFolder:
         self._swapped.lead_to(link)
 
     def settle(self) -> None:
-        """Deletes older folders.
+        """Deletes all folders except the visible folder and the previous folder.
 
-        The previous folder stays until after the next swap, because programs may still read it.
+        Programs may still read the previous folder.
         """
         self.tidy(())
 
@@ -196,8 +196,8 @@ class LinkedFolder:
 def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> None:
     """Raises WrongUsage if a path is inside ``.mvc``, or is a folder, a pipe, a socket or a device.
 
-    Raises IoFailed if the folder of the path does not exist. ``with_suffix``: refuses a path that
-    names a folder by its form, too.
+    Raises IoFailed if the folder of the path does not exist. ``with_suffix``: refuse a path that
+    ends in ``/``, or a new path without a suffix, too.
     """
     refuse_store(fs, place)
     check_parent(fs, place)
@@ -210,7 +210,10 @@ def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> Non
 
 
 def check_parent(fs: FileSystem, place: Path) -> None:
-    """Raises IoFailed if the parent folder does not exist; WrongUsage for a mount point."""
+    """Raises IoFailed if the parent folder does not exist.
+
+    Raises WrongUsage if the path is a mount point.
+    """
     folder = fs.stat(place.parent)
     if folder is None or not folder.is_dir:
         raise IoFailed(
@@ -225,7 +228,7 @@ def check_parent(fs: FileSystem, place: Path) -> None:
 
 
 def refuse_link(fs: FileSystem, place: Path, instead: str) -> None:
-    """Raises WrongUsage for a symbolic link. ``instead``: what to name, for the hint."""
+    """Raises WrongUsage for a symbolic link. ``instead``: what to name, in the hint."""
     present = fs.stat(place, follow=False)
     if present is not None and present.is_symlink:
         raise WrongUsage(f"{printable(str(place))} is a symbolic link", hint=f"name {instead}")

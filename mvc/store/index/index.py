@@ -1,11 +1,11 @@
 """The index: an LMDB file for searching journal entries by ids and names (docs/format.md).
 
-The index is derived from the journal and may be deleted. It contains keys, each for an id or a name
-and the offset of an entry (``keys``). The keys are in sorted *runs* (``runs``). A run consists of
-blocks of keys, and a directory of the blocks. LMDB stores each block and each directory under its
-hash. A *meta* value has the position up to which the journal is indexed, and the hash of every
-run's directory. Each value is compared with its hash before use. If they differ, DamagedData is
-raised, and the caller rebuilds the index.
+The index is derived from the journal and may be deleted. A *key* consists of an id or a name, and
+the offset of a journal entry. Keys are stored in sorted *runs*. A run consists of blocks of keys,
+and of a directory that lists the blocks. LMDB stores each block and each directory under its hash.
+The *meta* value has the position up to which the journal is indexed, and the hash of every run's
+directory. mvc compares each value with its hash before use. If the hash differs, mvc raises
+DamagedData, and the caller rebuilds the index.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _VERSION = 5
 _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level that are merged into a run of the next level
-_LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
+_LOCK_FILE = 8192  # bytes; enough for LMDB's 126 readers
 _PATIENCE, _PAUSE = 2.0, 0.005  # seconds; for ``Index._check_lock``
 _NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
 class IndexRun(Struct, frozen=True):
-    """A run in the index. ``check`` is the hash of its directory.
+    """A run of keys. ``check``: the hash of the run's directory.
 
-    ``level``: 0 for a run of new keys. A run that is merged from others is one level higher.
+    ``level``: 0 for a run of new keys. Runs of one level are merged into a run of the next level.
     """
 
     level: int
@@ -54,7 +54,7 @@ class IndexRun(Struct, frozen=True):
 
 
 class Meta(Struct, frozen=True):
-    """The meta value: up to ``position``, the entries of repository ``identity`` are indexed."""
+    """The meta value: the journal of repository ``identity`` is indexed up to ``position``."""
 
     identity: bytes
     position: Position
@@ -84,7 +84,7 @@ class Meta(Struct, frozen=True):
 
 
 class Index:
-    """One open LMDB environment. A process must not open an environment twice (``folder``)."""
+    """One open LMDB environment. A process must not open the same environment twice."""
 
     def __init__(
         self, fs: FileSystem, folder: Path, *, writable: bool, create: bool = False
@@ -129,9 +129,9 @@ class Index:
     def _check_lock(self) -> None:
         """Raises DamagedData if lock file and data file name different newest transactions.
 
-        A difference that lasts means that one file was replaced while the index was in use. LMDB
-        would continue from an older state and overwrite pages in use, which could kill the process.
-        A short difference is normal while another process commits.
+        While another process commits, the files differ for a short time. If the files differ for a
+        longer time, one of the files was replaced. LMDB would then overwrite pages in use, which
+        could kill the process.
         """
         until = time.monotonic() + _PATIENCE
         while True:
@@ -146,7 +146,7 @@ class Index:
         raise DamagedData(_NOT_ITS_LOCK)
 
     def meta(self, identity: bytes) -> Meta:
-        """The present state of the index; an empty index covers no entries."""
+        """The present state of the index. In an empty index, no entry is indexed."""
         data = self._get(_META)
         if data is None:
             return Meta(identity, GENESIS, ())
@@ -185,9 +185,9 @@ class Index:
     ) -> Meta:
         """Adds ``keys`` as a run, merges runs, sets the indexed position. Returns the new state.
 
-        ``instead``: the present state of the index, if the journal was replaced. The runs of this
-        state are deleted, and ``old`` takes its place. If another process has changed the index
-        meanwhile, adds nothing and returns the state that the other process wrote.
+        If another process has changed the index meanwhile, adds nothing and returns the state that
+        the other process wrote. ``instead``: if the journal was replaced, the present state of the
+        index. Its runs are deleted, and ``old`` is extended instead.
         """
         fresh = sorted(set(keys))
         while True:
@@ -222,7 +222,7 @@ class Index:
                     self._delete(txn, run)
                 runs = [run for run in runs if run.level != level]
                 level += 1
-            # The new run is written last, because one of its blocks may be equal to a deleted one.
+            # A block of the merged run may be equal to a deleted block. So write after deleting.
             directory = build_run(keys, lambda check, data: txn.put(_block_key(check), data))
             encoded = directory.encoded()
             check = block_check(encoded)
@@ -234,8 +234,8 @@ class Index:
     def _delete(self, txn: Any, run: IndexRun) -> None:
         """Deletes a run and its blocks.
 
-        Two runs never share a block, because every key ends in its entry's offset, and each entry
-        is indexed only once.
+        No other run has the same blocks, because each entry is indexed only once, and every key
+        contains the offset of the entry.
         """
         for block in self._directory(run).blocks:
             txn.delete(_block_key(block.check))
@@ -268,11 +268,11 @@ def _block_key(check: bytes) -> bytes:
 
 
 def _reserve(lock_file: Path, *, create: bool) -> None:
-    """Allocates LMDB's lock file. If the disk were full, LMDB's write to it could kill the process.
+    """Allocates disk space for LMDB's lock file. On a full disk, LMDB could kill the process.
 
     Raises DamagedData if an existing index has no lock file: a new lock file would not exclude
-    processes that use the old one. Do not call it while this process has the environment open:
-    ``os.close`` would release the locks of the process.
+    processes that use the deleted lock file. Do not call ``_reserve`` while this process has the
+    environment open: ``os.close`` would release the locks of the process.
     """
     try:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -290,7 +290,7 @@ def _reserve(lock_file: Path, *, create: bool) -> None:
 
 
 def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
-    """Raises DamagedData for a damaged LMDB file, or another file: LMDB could crash on it."""
+    """Raises DamagedData unless the file is an intact LMDB file: LMDB could crash otherwise."""
     identity = fs.stat(path)
     if (identity is None) != create:
         raise DamagedData(f"the index {'is missing' if identity is None else 'exists already'}")

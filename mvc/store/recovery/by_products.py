@@ -1,8 +1,9 @@
-"""A cache of pieces (at most 32 MiB of an object) that were recovered as inputs of predictions.
+"""A cache of optimizer moments that were decoded in order to decode weights.
 
-Weights may be predicted from the optimizer's moments of the same version. The moments are then
-inputs. A caller may write the file of the weights and then that of the optimizer. Without the
-cache, the moments would be decoded twice.
+mvc may store weights as a prediction from the optimizer's moments in the same version. The moments
+are decoded before the weights can be decoded. A checkout then writes the moments to another file.
+The cache avoids decoding the moments twice. The cache contains *pieces*: at most 32 MiB of a
+tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST = 4 * PIECE  # bytes
 class _ByProduct(Struct, frozen=True):
     """A piece in the cache.
 
-    ``checked``: whether every payload (encoded piece) that was decoded for it matched its checksum.
+    ``checked``: whether the checksums of all data that were decoded for the piece were compared.
     """
 
     piece: memoryview
@@ -30,7 +31,7 @@ class _ByProduct(Struct, frozen=True):
 
 
 class ByProducts:
-    """The cache. ``pop`` returns each piece only once. Safe across threads."""
+    """The cache. Several threads may use the cache at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,8 +75,7 @@ class ByProducts:
     ) -> memoryview | None:
         """Removes and returns a piece; None if it is not cached.
 
-        With ``checked``, returns the piece only if the checksums of all decoded payloads were
-        checked.
+        With ``checked``, returns the piece only if all checksums were compared.
         """
         if not self._cached:
             return None

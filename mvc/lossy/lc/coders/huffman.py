@@ -1,10 +1,10 @@
-"""A canonical Huffman code of single symbols: at least one bit for each symbol.
+"""Encodes symbols (small integers) by a canonical Huffman code, and decodes them.
 
 docs/format.md, "Payload of steps", describes the bytes. A code word begins where the previous word
-ends, so a simple decoder finds one word after another. Here a *jump* is a table for a block of
-bits: for each bit, it has the end of a word that would begin at this bit. From one known beginning
-of a word, the jumps give the next one, then two more, then four, and so on. So a block of bits
-takes a few array operations, and the data needs no index.
+ends, so a simple decoder finds one word after another. This decoder processes a block of bits by a
+few operations on numpy arrays. For each bit, the array ``jump`` has the end of a word that would
+begin at this bit. From the first word, ``jump`` gives the second word. From two words, ``jump``
+applied twice gives two more words, and so on: the number of known words doubles.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Lengths = NDArray[np.uint8]
 
 
 def lengths_of(counts: Sequence[int] | NDArray[Any]) -> Lengths:
-    """The lengths of a Huffman code's words, at most 15; 0 for symbols that do not occur.
+    """The length of each symbol's code word in bits: at most 15; 0 if the symbol does not occur.
 
-    If only one symbol occurs, its word has one bit.
+    ``counts``: how often each symbol occurs. If only one symbol occurs, the word has one bit.
 
     >>> lengths_of([6, 1, 1, 2]).tolist()
     [1, 3, 3, 2]
@@ -67,7 +67,7 @@ def _depths(weights: list[int]) -> list[int]:
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
-    """Encodes the symbols, which are below ``alphabet``; returns parts to join."""
+    """Encodes symbols less than ``alphabet``. Returns parts of the encoded bytes."""
     if not len(symbols):
         return []
     if bool((symbols == symbols[0]).all()):
@@ -83,7 +83,7 @@ def encode(symbols: Symbols, alphabet: int) -> Parts:
 
 
 def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
-    """The next ``count`` symbols."""
+    """Decodes the next ``count`` symbols."""
     if not count:
         return np.empty(0, symbol_type(alphabet))
     form = cursor.byte()
@@ -110,13 +110,13 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
 
 
 def _in_order(lengths: Lengths) -> NDArray[np.intp]:
-    """The symbols that occur, in the order of their words."""
+    """The symbols that occur, sorted by the length of the word, and then by the symbol."""
     order = np.lexsort((np.arange(len(lengths)), lengths))
     return order[lengths[order] > 0]
 
 
 def _codes(lengths: Lengths) -> NDArray[np.int64]:
-    """The code words, as numbers of ``lengths`` bits each."""
+    """The code word of each symbol, as an integer. ``lengths``: the number of bits of each word."""
     order = _in_order(lengths)
     sizes = 1 << MOST_BITS - lengths[order].astype(np.int64)
     codes = np.zeros(len(lengths), np.int64)
@@ -127,7 +127,8 @@ def _codes(lengths: Lengths) -> NDArray[np.int64]:
 def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> bytes:
     """The code words of all symbols, joined.
 
-    If several symbols are packed into a byte, a table has the joined words for each such byte.
+    If the alphabet is small, several symbols are packed into a byte. For each value of this byte, a
+    table has the joined words of the symbols.
     """
     together = {8: 4, 4: 4, 2: 2}.get(per_byte(alphabet), 1)
     codes, sizes = _codes(lengths), lengths.astype(np.int64)
@@ -153,10 +154,10 @@ def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> byt
 def _place(
     letters: Symbols, codes: NDArray[np.int64], sizes: NDArray[np.int64], out: Any, *, at: int
 ) -> int:
-    """Writes the letters' words from bit ``at`` on. Returns the bit after the last word.
+    """Writes the word of each letter, from bit ``at`` on. Returns the bit after the last word.
 
-    A word of up to 30 bits is in at most two units of 32 bits. Words that begin in the same unit
-    are joined first.
+    ``letters``: symbols, or bytes of packed symbols. A word has at most 30 bits, so a word is in at
+    most two items of ``out`` (32 bits). Words that begin in the same item are joined first.
     """
     for first in range(0, len(letters), BLOCK):
         block = letters[first : first + BLOCK]
@@ -199,7 +200,11 @@ def _read(data: Bytes, total: int, lengths: Lengths, out: Symbols) -> Symbols:
 
 
 def _follow(sizes: NDArray[np.int64], start: int, most: int) -> tuple[NDArray[np.int64], int]:
-    """The first bits of at most ``most`` words from ``start`` on, and the end of the last word."""
+    """The bits at which words begin, from ``start`` on, and the end of the last of these words.
+
+    ``sizes``: for each bit, the length of a word that would begin at this bit. ``most``: maximum
+    number of words.
+    """
     jump = np.arange(len(sizes))
     jump += sizes
     last = len(sizes) - 1

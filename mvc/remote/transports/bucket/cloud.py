@@ -1,8 +1,9 @@
 """Objects in S3, Google Cloud Storage or Azure, through the library obstore.
 
 obstore reads credentials from the environment (variables, or the role of an instance or container).
-A URL names the bucket and a prefix. A *swap* replaces an object only if no other client changed the
-object. It is a PUT with the condition ``If-Match: ETAG``, or ``If-None-Match: *`` for a new object.
+A URL names the bucket and a prefix. A *swap* replaces an object only if no other client has changed
+the object since this client read the object. A swap is a PUT with the condition ``If-Match: ETAG``,
+or ``If-None-Match: *`` for a new object.
 """
 
 from __future__ import annotations
@@ -45,10 +46,7 @@ _CREDENTIALS = {
     "gs": "Google Cloud credentials found (set GOOGLE_APPLICATION_CREDENTIALS, or use a role)",
     "az": "Azure credentials found (set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY)",
 }
-"""For each scheme, the end of the error message for missing credentials.
-
-If the environment has no credentials, obstore asks a metadata server, which may not exist.
-"""
+"""For each scheme, the end of the error message for missing credentials."""
 
 
 class CloudObjects(Objects):
@@ -213,7 +211,7 @@ def _profile() -> S3CredentialProvider | None:
 
 
 def _version(tag: str | None, version: str | None) -> str:
-    """An id for a version of an object: an ETag (for S3 and Azure) and a number (for Google)."""
+    """The id of a version of an object: the ETag (for S3 and Azure) and a number (for Google)."""
     return f"{tag or ''}\n{version or ''}"
 
 

@@ -1,8 +1,9 @@
-"""The transport to a bucket: works on the mirror, a local repository with the same journal.
+"""Pushes to a bucket and fetches from a bucket, by way of a local copy, the *mirror*.
 
-Each received slice (a part of a transfer) is published by one swap of the head. The head is the
-object that names all others. A swap replaces the head, unless another client has replaced it
-meanwhile. So an interrupted push loses at most one slice.
+The mirror is a local repository with the journal of the bucket. The *head* is the object that names
+all other objects of the bucket. A push consists of slices. Each slice is published by one *swap*:
+the head is replaced, unless another client has replaced the head meanwhile. So an interrupted push
+loses at most one slice.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class BucketTransport:
     """An open bucket. Raises RemoteUnreachable, RemoteRefused and the errors of a repository."""
 
     def __init__(self, mirror: Mirror, *, resources: ExitStack) -> None:
-        """``resources`` are closed together with the transport."""
+        """``resources``: closed together with the transport."""
         self.url = mirror.objects.url
         self._mirror = mirror
         self._publisher = Publisher(mirror)
@@ -64,7 +65,7 @@ class BucketTransport:
         return head
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        """The entries up to the end of the journal at the newest call of ``head``."""
+        """The wanted entries, up to the end that the journal had when ``head`` was last called."""
 
         def begin(transport: FolderTransport) -> tuple[list[Slice], Iterator[Slice]]:
             self._mirror.fs.load(list(self._mirror.fs.known))
@@ -92,7 +93,7 @@ class BucketTransport:
         """Publishes a slice by one swap of the head. Tries again if another client was faster."""
         place, rest = self._mirror.place, iter(incoming.records)
         with translate(place, "write"), tempfile.TemporaryFile(dir=place) as file:
-            # Another attempt first reads from the file the records that were received before.
+            # A repeated attempt first reads the records that earlier attempts wrote to the file.
             def records() -> Iterator[Bytes]:
                 file.seek(0)
                 while block := file.read(_BLOCK):
@@ -109,8 +110,8 @@ class BucketTransport:
     def maintain(self, act: Callable[[Store, Config], T]) -> T:
         """Runs an operation on the bucket's repository, and publishes the changes.
 
-        Before the operation, deletes objects that no head named for long enough (``sweep``). If
-        another client swaps the head meanwhile, the operation runs again on the new head.
+        First, ``sweep`` deletes objects that have been unused for a long time. If another client
+        swaps the head during the operation, the operation runs again on the new head.
         """
         fs, publisher = self._mirror.fs, self._publisher
         fs.lingering = self._on_mirror(lambda _: sweep(self._mirror, publisher))
@@ -121,7 +122,7 @@ class BucketTransport:
     def inspect(self, act: Callable[[Store, Config], T]) -> T:
         """Runs an operation that changes nothing, such as fsck, on the data in the bucket.
 
-        Records of the local repository are not used.
+        Data that the local repository has, too, are nevertheless read from the bucket.
         """
         own, self._mirror.fs.own = self._mirror.fs.own, None
         try:
@@ -150,10 +151,7 @@ class BucketTransport:
         )
 
     def _on_mirror(self, act: Callable[[FolderTransport], T], *, every_pack: bool = False) -> T:
-        """Runs ``act`` on the mirror of the head that was read last.
-
-        If the mirror is damaged, runs ``act`` again on a new mirror.
-        """
+        """Runs ``act`` on the mirror. If the mirror is damaged, runs ``act`` on a new mirror."""
         try:
             with self._refreshing_on_error():
                 done = act(self._transport(every_pack))
@@ -176,9 +174,9 @@ class BucketTransport:
 
     @contextmanager
     def _refreshing_on_error(self) -> Iterator[None]:
-        """If the block raises an error, the next operation reads the head again.
+        """If the ``with`` block raises an error, the next operation reads the head again.
 
-        This operation then removes unpublished entries.
+        Reading the head removes unpublished entries from the mirror.
         """
         try:
             yield
@@ -226,5 +224,5 @@ def objects_of(remote: Remote) -> Objects:
 
 
 def check_bucket(remote: Remote) -> None:
-    """Raises RemoteRefused if the object store ignores conditions that concurrent pushes need."""
+    """Raises RemoteRefused if the object store cannot do a swap, which concurrent pushes need."""
     check_conditions(objects_of(remote))
