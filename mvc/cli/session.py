@@ -231,7 +231,7 @@ class Session(Output):
         return DamagedData.exit_code
 
     def close(self) -> None:
-        """Closes the repository. If journal entries are lost, warns that output may be incomplete."""
+        """Closes the repository. If journal entries are lost, warns that data may be missing."""
         repository, self._opened = self._opened, None
         if repository is not None:
             gaps = repository.gaps

@@ -98,7 +98,7 @@ class StoredCoding(Struct, frozen=True, kw_only=True):
 
 
 Integers = NDArray[np.signedinteger[Any]]
-"""Indexes of rows, objects or nodes. -1 stands for none."""
+"""Indexes of rows, objects or nodes. -1 means none."""
 Flags = NDArray[np.bool_]
 
 _TYPES = {"B": np.uint8, "I": np.uint32, "Q": np.uint64, "q": np.int64, "d": np.float64}
@@ -428,7 +428,7 @@ class StorageGraph:
     def last_steps(self) -> tuple[Integers, Integers]:
         """For each node: the last row of the fastest path, and the node at which this row starts.
 
-        -1 stands for none. Call ``price`` first.
+        -1 means none. Call ``price`` first.
         """
         rows, before = self.sources.copy(), np.full(len(self._pieces), -1)
         rows[self.depths > 0] = -1

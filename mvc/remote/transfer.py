@@ -1,4 +1,4 @@
-"""The part of ``mvc fetch`` and ``mvc push`` that is the same: sends history, counts what was sent.
+"""Transfers versions between two repositories, for ``mvc fetch`` and ``mvc push``.
 
 A transfer consists of *slices*. A slice has entries of the journal, and stored data of versions.
 """

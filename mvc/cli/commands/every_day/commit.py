@@ -1,13 +1,13 @@
 """``mvc commit``.
 
-Records the files PATHs. A PATH that is a folder stands for all files in the folder. If a tracked
-file below a PATH is missing on disk, the new version lacks the file. Other tracked files are as in
-HEAD. When the command ends, the version is durable.
+Records the files PATHs. A PATH that is a folder stands for all its files. If a tracked file below a
+PATH is missing on disk, the new version lacks the file. Other tracked files are as in HEAD. When
+the command ends, the version is durable.
 
 A lossy pipeline computes and records production weights. -o or --in-place writes them to disk. With
---provenance, mvc records how to train PATH from HEAD again: SCRIPT has a function NAME (default:
-train) that did so, and functions model() and optimizer(parameters). A second run with the same
-bits proves this recipe.
+--provenance, mvc records a recipe. SCRIPT has a function NAME (default: train) that trained PATH
+from HEAD, and functions model() and optimizer(parameters). A replay (a second run) with the same
+bits proves the recipe.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc retrain``.
 
-Runs the recipe of each REV in a separate process. If the new weights have the recorded hash, mvc
-stores dropped weights again. If the weights are still stored, the recipe is now proven: 'mvc forget
---weights' may drop them.
+Runs the recipe of each REV in a separate process. If the new weights have the recorded hash, the
+recipe is proven, and dropped weights are stored again. 'mvc forget --weights' may drop weights with
+a proven recipe.
 """
 
 from __future__ import annotations

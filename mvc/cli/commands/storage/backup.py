@@ -2,7 +2,7 @@
 
 Other processes may commit meanwhile. All copied bytes are read back and checked. To continue an
 interrupted backup, repeat the command. 'mvc restore' creates a repository from the copy. In a
-folder that 'mvc serve' serves, all repositories and tokens are copied.
+folder that 'mvc serve' serves, mvc copies all repositories and tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc forget``.
 
 Deletes the states of the REVs. Without REVs, rules (options such as --keep-last) select the
-versions. Commits stay in the history. The next 'mvc gc' removes the bytes. With --weights, mvc
-deletes ("drops") only weights that 'mvc retrain' can compute again.
+versions. Commits stay. The next 'mvc gc' removes the bytes. With --weights, mvc deletes
+("drops") only weights that 'mvc retrain' can compute again.
 """
 
 from __future__ import annotations
