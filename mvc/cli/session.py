@@ -117,8 +117,8 @@ class Session(Output):
     ) -> tuple[str | None, tuple[str, ...]]:
         """The revision that the arguments name, and the words that remain.
 
-        If ``at`` or ``target`` is given, the revision is the version that was live. Otherwise the
-        revision is the first of ``words``, or None if ``words`` is empty.
+        If ``at`` or ``target`` is given, the revision is the version that was live at ``at`` on
+        ``target``. Otherwise the revision is the first of ``words``, or None if ``words`` is empty.
         """
         if at is None and target is None:
             return (words[0], words[1:]) if words else (None, ())
@@ -231,7 +231,7 @@ class Session(Output):
         return DamagedData.exit_code
 
     def close(self) -> None:
-        """Closes the repository. If journal entries are lost, warns that data may be missing."""
+        """Closes the repository. If journal entries are lost, warns that output may lack data."""
         repository, self._opened = self._opened, None
         if repository is not None:
             gaps = repository.gaps

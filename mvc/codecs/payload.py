@@ -32,7 +32,7 @@ class Payload:
     __slots__ = ("_cuts", "_data", "chunk_size", "count", "width")
 
     def __init__(self, data: memoryview | bytes, nbytes: int, *, stored: int | None = None) -> None:
-        """``nbytes``: the length of the tensor. Raises DamagedData unless all lengths match.
+        """``nbytes``: the size of the tensor. Raises DamagedData unless all lengths match.
 
         ``stored``: the total length of the payload, if ``data`` has only the head.
         """

@@ -72,7 +72,7 @@ class StoredCoding(Struct, frozen=True, kw_only=True):
     """One member of a record: a coding.
 
     ``base``: None for a full record. ``inputs``: objects that decoding needs in addition to the
-    base. ``stored``: the number of bytes of the payload. If several members share one payload,
+    base. ``stored``: the number of encoded bytes. If several members are encoded together,
     ``stored`` is the member's part, in proportion to the member's raw size. ``reversible``: whether
     the base can be recovered from the object, too. ``row``: the coding's position in the columns.
     """
@@ -468,9 +468,8 @@ class StorageGraph:
         of the row. Returns ``costs``, ``depths`` and ``sources``.
         """
         full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
-        full = full[
-            np.argsort(-seconds[full], kind="stable")
-        ]  # the fastest is assigned last, and stays
+        # The slowest record of a node comes first. A faster record then overwrites it.
+        full = full[np.argsort(-seconds[full], kind="stable")]
         back = forth & self.reversible
         costs = np.full(len(self._pieces), np.inf)
         depths = np.zeros(len(self._pieces), np.int64)
@@ -588,7 +587,7 @@ class StorageGraph:
         return np.repeat(np.arange(len(self.packs)), np.diff(column(self.rows)))
 
     def rows_of(self, id_: bytes) -> list[int]:
-        """The row numbers of ``codings(id_)``."""
+        """The rows of the codings that ``codings`` returns."""
         return _group(self._by_object, self.number(id_))
 
     @cached_property
@@ -665,7 +664,7 @@ class Contents:
         self.ids, self.specs = bytearray(), array("I")
         self._stream = stream
         self._numbers: dict[TensorSpec, int] = {}
-        self._shapes: dict[int, Shape] = {}  # maps a number of bytes to the newest shape
+        self._shapes: dict[int, Shape] = {}  # maps the size of a manifest to its shape
         self._shape: tuple[Shape | None, list[int]] = None, []
         self._recent: dict[bytes, int] = {}  # maps an id to its slot
 

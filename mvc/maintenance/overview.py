@@ -1,4 +1,4 @@
-"""The history of a repository as one value: versions, names of versions, and times when live."""
+"""The history of a repository as one value: versions, refs, and when versions were live."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Finds why two runs of a model give different results.
 
 Runs the model again, each time with one more condition changed, such as the seed or the number of
-threads. If the first difference then disappears, or comes later in the run, the changed condition
-is a likely cause.
+threads. If the first difference between the results then disappears, or comes later in the run, the
+changed condition is a likely cause.
 """
 
 from __future__ import annotations

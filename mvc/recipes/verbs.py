@@ -171,8 +171,8 @@ def drop_weights(
 
     Before anything is dropped, all data that a replay needs are read and hashed. If this function
     raises an error, nothing was dropped. Raises UnknownPath for a version without a recipe;
-    NotTrusted; CannotRetrain if no replay in this repository has proven the recipe, or if of a data
-    set only paths and hashes are stored; DamagedData.
+    NotTrusted; CannotRetrain if no replay in this repository has proven the recipe, or if a data
+    set is not stored; DamagedData.
     """
     from mvc.recipes.weights import alternative
 

@@ -28,7 +28,7 @@ _TRIES = 4
 
 
 class RefUpdate(Struct, frozen=True):
-    """A changed ref. ``name``: its full name at the remote. ``local``: its full name here.
+    """A changed ref. ``name``: the full name at the remote. ``local``: the full name here.
 
     ``change`` is ``kept`` if a local tag ``name`` differs from the remote's tag. The local tag then
     does not change. The remote's tag is stored as ``local``.
@@ -42,7 +42,7 @@ class RefUpdate(Struct, frozen=True):
 
 
 class Transferred(Struct, frozen=True):
-    """The result of a transfer, or of a dry run. ``operations``: the number of sent entries.
+    """The result of a transfer, or of a dry run. ``operations``: the number of entries.
 
     ``targets``: targets with new deployments or retractions. ``held``: versions that the sender
     purged, and that the receiver retains because the receiver needs them. ``forgotten``: versions

@@ -1,7 +1,7 @@
 """Stages training states: copies them into reused buffers, and queues the copies.
 
 A training loop waits only for ``Slot.fill``, which copies each tensor and builds new containers. So
-later training steps do not change the copy. In the copy, tensors share memory as in the original.
+later training steps do not change the copy. Tensors that share memory share a buffer.
 
 A CUDA tensor is copied into pinned memory on a separate stream. The training's stream waits for the
 copy, but the training's thread does not. ``Slot.ready`` waits until the copy is complete.

@@ -261,7 +261,7 @@ def _check_stages(options: RecorderOptions) -> None:
 
 
 class _Position(Struct):
-    """Position of one loader: the number of complete epochs, and of batches in the current epoch.
+    """Position of a loader: complete epochs, and finished batches (``done``) of the current epoch.
 
     ``rng``: state of the global random generators at the start of the epoch; None between epochs.
     ``order``: state of the loader's own generator at the start of the epoch. ``restored``: state of

@@ -1,4 +1,4 @@
-"""The state of a Lightning training as a Recorder stores it, and resuming from it.
+"""Collects the state of a Lightning training for a Recorder, and resumes a training.
 
 The training state has the parts of ``mvc.training.state.parts`` and a part ``lightning``. The part
 ``lightning`` has the order of the batches in the epoch, and the Trainer's checkpoint without the

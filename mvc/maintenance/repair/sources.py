@@ -147,8 +147,8 @@ class _WorkingFiles:
 class _DamagedRecords:
     """Reads objects from records with a wrong checksum.
 
-    The damaged bytes may belong to another object of the record. ``specs``: maps the ids of the
-    tensors that can be read to dtype and shape.
+    The damaged bytes may belong to another object of the record. ``specs``: maps the id of a
+    tensor to dtype and shape. No other tensors can be read.
     """
 
     def __init__(self, recovery: Recovery) -> None:

@@ -38,11 +38,11 @@ class OneFile:
         self._next, self._last = notes / "next", notes / "last"
 
     def tidy(self, _known: Sequence[FollowedVersion]) -> None:
-        """Deletes files of an unfinished update, unless the versions ``_known`` need them."""
+        """Deletes files of an unfinished update, unless versions in ``_known`` need them."""
         self._fs.unlink(self._next, missing_ok=True)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """The paths of the visible files, or of the new files at the path that ``next`` yielded."""
+        """The paths of the visible files; with ``at``, of the new files (see ``link``)."""
         return [at or self._place for _ in paths]
 
     def link(self, at: Path | None = None) -> str:
@@ -123,7 +123,7 @@ class LinkedFolder:
         self._fs, self._place = fs, place
         self._swapped = SwappedFolder(fs, place)
         self._swapped.target()
-        self._before = ""  # the value of the link before the newest swap
+        self._before = ""  # the value of the link before ``show``
 
     def tidy(self, known: Sequence[FollowedVersion]) -> None:
         """As ``OneFile.tidy``."""
@@ -228,7 +228,7 @@ def check_parent(fs: FileSystem, place: Path) -> None:
 
 
 def refuse_link(fs: FileSystem, place: Path, instead: str) -> None:
-    """Raises WrongUsage for a symbolic link. ``instead``: what to name, in the hint."""
+    """Raises WrongUsage for a symbolic link. ``instead``: what the hint tells to name."""
     present = fs.stat(place, follow=False)
     if present is not None and present.is_symlink:
         raise WrongUsage(f"{printable(str(place))} is a symbolic link", hint=f"name {instead}")

@@ -79,9 +79,8 @@ def _manifest(
     """The manifest of the version that is added to ``at``. ``entries``: the changed files."""
     parent = manifests.of_commit(store, at.commit)
     removed = {change.path for change in inputs.changes if change.path not in entries}
-    whole = (
-        inputs.request.options.tag is not None
-    )  # a version under a tag has only the committed files
+    # A version under a tag has only the committed files.
+    whole = inputs.request.options.tag is not None
     paths = {e.path: e for e in parent.entries if e.path not in removed and not whole}
     for path in displaced(store, {*paths, *entries}, entries.keys()):
         del paths[path]
@@ -94,7 +93,7 @@ def _manifest(
 def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
     """Calls ``CommitOptions.before`` with the id that the version will have, and the present time.
 
-    If another process commits to the branch before the version is stored, the id is another one.
+    If another process commits to the branch first, the stored version has another id.
     """
     request, at, entries = inputs.request, tip_of(store, inputs.request), dict[str, FileEntry]()
     serve = request.options.before
@@ -160,7 +159,7 @@ def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
 
 
 def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -> None:
-    """Raises ConcurrentRewrite if stored data that the new version needs can not be recovered.
+    """Raises ConcurrentRewrite if stored data that the new version needs cannot be recovered.
 
     A commit reuses the stored data of unchanged files, and deltas need the stored data of their
     bases. A gc that ran during the commit may have deleted such data.

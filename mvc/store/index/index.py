@@ -32,7 +32,7 @@ from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
 FIRST_MAP = 16 << 20
-"""Bytes of the memory map of a new index. A full map is replaced by one of four times the size."""
+"""Bytes of the memory map of a new index. A full map is replaced by a map of 4 times the size."""
 
 _VERSION = 5
 _META = b"meta"
@@ -187,7 +187,7 @@ class Index:
 
         If another process has changed the index meanwhile, adds nothing and returns the state that
         the other process wrote. ``instead``: if the journal was replaced, the present state of the
-        index. Its runs are deleted, and ``old`` is extended instead.
+        index. The runs of this state are deleted, and ``old`` is extended.
         """
         fresh = sorted(set(keys))
         while True:

@@ -1,9 +1,9 @@
 """A cache of optimizer moments that were decoded in order to decode weights.
 
 mvc may store weights as a prediction from the optimizer's moments in the same version. The moments
-are decoded before the weights can be decoded. A checkout then writes the moments to another file.
-The cache avoids decoding the moments twice. The cache contains *pieces*: at most 32 MiB of a
-tensor.
+are decoded before the weights can be decoded. A checkout then needs the moments a second
+time, for the optimizer's file. The cache avoids decoding the moments twice. The cache contains
+*pieces*: at most 32 MiB of a tensor.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
 
 
 # -- the graph, as in ``git log --graph``
-# ``columns`` contains the version at which each column arrives next.
+# ``columns``: for each column of the drawing, the version that is drawn next in this column.
 
 
 class GraphRow(Struct, frozen=True):
@@ -206,7 +206,7 @@ def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]
     A merge has a line to each parent. Any other version has a line to the newest earlier version of
     the same training run. The first version of a run has a line to the newest earlier version
     without a run. If the parent of this first version has several children, the line leads to the
-    parent.
+    parent instead.
     """
     commits = {entry.id: entry.commit for entry in entries}
     behind = {id_: commit.parents for id_, commit in commits.items()}

@@ -196,7 +196,7 @@ def _store(url: str, endpoint: str, region: str) -> S3Store | GCSStore | AzureSt
 def _profile() -> S3CredentialProvider | None:
     """The credentials of the profile AWS_PROFILE.
 
-    boto3 reads them, because obstore cannot read profiles.
+    boto3 reads the credentials, because obstore cannot read profiles.
     """
     if not os.environ.get("AWS_PROFILE") or os.environ.get("AWS_ACCESS_KEY_ID"):
         return None

@@ -1,9 +1,9 @@
 """Pushes to a bucket and fetches from a bucket, by way of a local copy, the *mirror*.
 
-The mirror is a local repository with the journal of the bucket. The *head* is the object that names
-all other objects of the bucket. A push consists of slices. Each slice is published by one *swap*:
-the head is replaced, unless another client has replaced the head meanwhile. So an interrupted push
-loses at most one slice.
+The mirror is a local repository with the same journal as the bucket. The *head* is the object that
+names all other objects of the bucket. A push is split into *slices*. Each slice is published by one
+*swap*: the head is replaced, unless another client has replaced the head meanwhile. So an
+interrupted push loses at most one slice.
 """
 
 from __future__ import annotations
