@@ -494,7 +494,9 @@ class Repository(Closing, Unpicklable):
         paths = (path,) if isinstance(path, str) else (path or ())
         force, progress = options.force, options.progress
         if to == "":
-            raise WrongUsage("to is empty", hint="name a file or a folder; . is the current one")
+            raise WrongUsage(
+                "the argument to is empty", hint="name a file or a folder; . is the current one"
+            )
         if not isinstance(to, str | PathLike):
             return lazy.export.export_to(self._store, commit, paths, to, options=options)
         if self._store.fs.realpath(Path(to)) != self.root:

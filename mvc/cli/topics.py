@@ -66,9 +66,10 @@ TOPICS = {
             "version is that of the newest undated deployment, in the order of recording, even if "
             "the clock was set back. A deployment with a later date replaces that version once the "
             "date has passed; the latest date counts. So a deployment that is dated last week does "
-            "not replace the live version, and one that is dated next week goes live next week. If "
-            "the 256 newest deployments are all dated, the latest date counts. Retracted "
-            "deployments never count. No command deletes the record of a deployment.",
+            "not replace the live version, and one that is dated next week goes live next week. "
+            "mvc looks for an undated deployment only among the 256 newest deployments. If it "
+            "finds none, only the dates decide. Retracted deployments never count. No command "
+            "deletes the record of a deployment.",
         ),
     ),
     "pipelines": Topic(

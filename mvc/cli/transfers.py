@@ -23,8 +23,8 @@ def print_fetch(session: Session, done: Transferred, url: str) -> None:
     _print(session, f"From {url}", done, [_row(update, update.local) for update in done.updates])
     if done.held:
         session.warn(
-            f"{_ids(done.held)}: forgotten at {done.remote}, but still stored here, because HEAD "
-            "or a version without weights needs it"
+            f"{_ids(done.held)}: forgotten at {done.remote}, but still stored here, because HEAD, "
+            "or a version whose weights were dropped, needs it"
         )
     if done.forgotten:
         session.note(f"{_ids(done.forgotten)}: forgotten at {done.remote}, and now here, too")
@@ -66,8 +66,9 @@ def print_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fals
     for unsent in done.refused:
         record = "your retraction on" if unsent.retracts else "your deployment to"
         session.warn(
-            f"not sent: {record} {unsent.target}; {unsent}. Run 'mvc fetch'; then 'mvc deploy "
-            f"VERSION {unsent.target}' replaces that version; --retract withdraws your deployment"
+            f"not sent: {record} {unsent.target}; {unsent}. Run 'mvc fetch'. Then deploy "
+            f"again with 'mvc deploy VERSION {unsent.target}', or withdraw your deployment with "
+            "'mvc deploy --retract'"
         )
     if done.held:
         session.warn(
@@ -157,5 +158,6 @@ def unsent_line(unsent: Unsent) -> str:
     live = "nothing" if unsent.live_there is None else unsent.live_there.commit.short
     return (
         f"{target}: conflict: {live} is live at {name}, which refuses your deployment; "
-        f"'mvc deploy VERSION {target}' replaces that version, --retract withdraws your deployment"
+        f"deploy again with 'mvc deploy VERSION {target}', or withdraw your deployment with "
+        "'mvc deploy --retract'"
     )

@@ -229,7 +229,7 @@ def check_alone(mode: str, *, allows: str = "") -> None:
 DRY_RUN = flag("Only print the plan.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite uncommitted work.", "-f")
-AT = option("TIME", "Select the version that was live at TIME, instead of REV.")
+AT = option("TIME", "In place of REV, select the version that was live at TIME.")
 TARGET = option("T", "The target for --at. Without --at: select the version that is live on T now.")
 REMOTE = option("REMOTE", "Run on the repository of this remote.")
 LIMIT = option("N", "Print at most N versions.", "-n", "--max-count", type=click.IntRange(min=0))

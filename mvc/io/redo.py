@@ -215,7 +215,7 @@ def _checked(
         present = fs.stat(path, follow=False)
         least, most = sorted((file.before or 0, file.size or 0))
         if not least <= (0 if present is None else present.size) <= most:
-            raise DamagedData("the journal belongs to another file")
+            raise DamagedData("a file's size is not between its old and its new size")
     return files, blocks
 
 

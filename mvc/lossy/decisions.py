@@ -82,7 +82,7 @@ class OnNewWeights(Stage, frozen=True):
 
 
 class Dsed(OnNewWeights, frozen=True):
-    """decision: skips while the deployed version is within E of the new one's accuracy
+    """decision: skips a version unless it is more accurate than the deployed version by more than E
 
     ``bound``: E, a share of accuracy (0.01 is one per cent). ``last_only``: evaluate the new
     version only on the newest batch.

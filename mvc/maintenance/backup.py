@@ -141,7 +141,8 @@ class _Copying:
                     if done is not None:
                         return done
         raise Busy(
-            "other operations rewrote the repository during each try", hint="run the command again"
+            "during every try, an operation such as gc or repack rewrote the repository",
+            hint="run the command again",
         )
 
     # -- the folder of the copy ------------------------------------------------------------

@@ -249,7 +249,7 @@ class Run:
         options, recipe = self._options, self.recipe
         if self._state and _file(dict(self._model.state_dict())).root != recipe.makes.root:
             raise CannotRecord(
-                "the model was changed after run.train, which a replay cannot reproduce",
+                "the model was changed after run.train; a replay cannot reproduce this change",
                 hint="change the model in the service, or commit the change as another version",
             )
         self.result = self._commit(recipe)

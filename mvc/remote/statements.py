@@ -235,8 +235,8 @@ def _check_deployment(store: Store, deployment: Deployment, own: Collection[Comm
     check_moment(deployment.time_ns)
     if snapshot.at_hybrid(deployment.target, deployment.hybrid_ns) >= _AT_ONE_TIME:
         raise RemoteRefused(
-            f"{printable(deployment.target)} already has {_AT_ONE_TIME} deployments of this hybrid "
-            "time",
+            f"{printable(deployment.target)} already has {_AT_ONE_TIME} deployments with the "
+            "same hybrid logical time",
             hint="no working clock causes this: check the repository that sends them",
         )
     if commit not in own and not store.snapshot.has_commit(commit):
@@ -251,7 +251,7 @@ def check_target(target: str) -> None:
     check_ref("deployment target", target)
     if is_report(target) and target.count("/") < 2:
         raise InvalidName(
-            f"{target} is no target of a node: {NODES}NAME/TARGET",
+            f"{target} is not a node's target: the form is {NODES}NAME/TARGET",
             hint="set a node name without '/': 'mvc follow --as NAME'",
         )
 

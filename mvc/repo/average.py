@@ -138,7 +138,7 @@ def _shares(count: int, weights: Sequence[float] | None) -> tuple[float, ...]:
         "an average needs two versions or more": count < 2,
         f"{count} versions need as many weights, not {len(numbers)}": len(numbers) != count,
         "a weight must be a finite number of at most 1e100": finite != numbers,
-        f"the weights are divided by their sum, which is {total:g}": abs(total) < 1e-100,
+        f"the weights cannot be divided by their sum, which is {total:g}": abs(total) < 1e-100,
     }
     for problem in (text for text, applies in problems.items() if applies):
         raise WrongUsage(problem)

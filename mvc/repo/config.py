@@ -151,10 +151,10 @@ _ALL = (
         low=0, open_low=True, optional=True),
     Key("store.storage_weight", float, None, "seconds of recovery time that a stored gigabyte is "
         "worth; null: as few bytes as the layout allows", low=0, open_low=True, optional=True),
-    Key("store.max_chain", float, 16.0, "most stored bytes of a delta chain, as a multiple of the "
-        "full size", low=1, high=1000),
-    Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps versions of past operations",
-        low=0, high=36_500),
+    Key("store.max_chain", float, 16.0, "most stored bytes from which mvc recovers a tensor, as a "
+        "multiple of the tensor's size", low=1, high=1000),
+    Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps unreachable versions after "
+        "the newest operation that used them", low=0, high=36_500),
     Key("safe.directory", str, "", "folders whose repositories may belong to other users, joined "
         "by ':'; * for all", low=0, high=_MAX_FOLDERS, personal=True),
     Key("deploy.hook", str, "", "a shell command to run after each deployment, rollback and "
@@ -424,8 +424,8 @@ def _flat(tree: Mapping[Any, Any], where: str) -> Iterator[tuple[str, object]]:
 
 def _no_section(where: str) -> InvalidConfig:
     return InvalidConfig(
-        f"{where}: settings are written as 'section:' with 'name: value' indented below it",
-        hint="store.max_chain, for example, as 'store:' with 'max_chain: 16' indented below it",
+        f"{where}: a setting is written as 'section:', and 'name: value' indented on a line below",
+        hint="for store.max_chain, write 'store:', and 'max_chain: 16' indented on the next line",
     )
 
 

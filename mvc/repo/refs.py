@@ -110,7 +110,9 @@ def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
         tip = _existing(store.snapshot, BRANCH, "branch", name)
         at = head(store.snapshot)
         if at.branch == name:
-            raise RefConflict(f"{name} is the current branch", hint="switch to another one first")
+            raise RefConflict(
+                f"{name} is the current branch", hint="switch to another branch first"
+            )
         refuse_recorded(store, name)
         if not force and tip not in Ancestors(
             store.snapshot, _other_tips(store.snapshot, name, at)

@@ -181,7 +181,7 @@ def _versions(
     metrics: Sequence[str],
 ) -> str:
     heads = ["version", "date", "run", "names", "live on", "message", *metrics, "params"]
-    heads += [*KINDS, "chain"]
+    heads += [*KINDS, "deltas"]
     anchors, rows, history = {commit.id for commit in listed}, [], shown.history
     for commit in listed:
         stored = stats.get(commit.id)

@@ -137,7 +137,7 @@ def server_of(
             f"cannot use {listed([printable(str(file)) for file in unusable])} for TLS: "
             f"{_why(error)}",
             hint="--tls-cert needs a chain in PEM form, --tls-key its key without a password; "
-            "without --tls-key the chain's file must contain the key",
+            "without --tls-key, the file of --tls-cert must contain the key, too",
         ) from error
     return uvicorn.Server(config)
 

@@ -179,7 +179,7 @@ class Snapshot:
         later = [gap for gap in self.gaps if gap.start.offset > offset]
         if later:
             raise DamagedData(
-                f"it is unknown {question}: {later[-1].told}, which may have changed this",
+                f"mvc cannot determine {question}: {later[-1].told}",
                 hint=LOST,
             )
 

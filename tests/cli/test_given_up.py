@@ -115,7 +115,7 @@ def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> 
 def test_undo_after_giving_up_is_refused_with_the_way_back(gone: Mvc) -> None:
     refused = gone("undo", code=3)
     first = refused.err.splitlines()[0]
-    assert first.endswith("dropped weights, which undo does not restore")
+    assert first.endswith("undo does not restore dropped weights")
     assert "'mvc retrain --trust-code " in hint(refused)
     number = hint(refused).rpartition("'mvc undo ")[2].partition("'")[0]
     command = hint(refused).split("'")[1]

@@ -246,7 +246,7 @@ def test_what_something_else_writes_before_the_pause(
     replica.update(transport, "prod")
     make(repo, tmp_path / "work", 1, kind)
     file = node if kind == "file" else node / shards()[0]
-    with pytest.raises(IoFailed, match="another program changes"):
+    with pytest.raises(IoFailed, match="another program changed"):
         replica.update(transport, "prod", prepare=lambda update: change(file))
     assert replica.current() is None
     assert replica.update(transport, "prod").foreign

@@ -377,7 +377,7 @@ def test_what_is_here_again_while_gc_runs_stays(history: CheckedHistory) -> None
 def test_undo_does_not_bring_it_back(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     history.forget(ids[1])
-    with pytest.raises(RefConflict, match="forgot states"):
+    with pytest.raises(RefConflict, match="the data of forgotten states are deleted"):
         undo(history.repo.handle.store, history.repo.handle.config, 4)
     with pytest.raises(RefConflict, match="was forgotten on"):
         undo(

@@ -204,7 +204,7 @@ def test_size_and_time_are_kept(series: Series) -> None:
     with pytest.raises(Unattainable, match="no layout fits") as refused:
         series.repo.storage.repack(max_size=1000)
     assert "the smallest needs about" in refused.value.hint
-    with pytest.raises(Unattainable, match="no layout recovers"):
+    with pytest.raises(Unattainable, match="no layout allows"):
         series.repo.storage.repack(max_recovery=1e-9)
     series.check()
 

@@ -193,7 +193,7 @@ def test_deployments_of_one_hybrid_time_are_few(tmp_path: Path) -> None:
         (version,) = repo.log()
         first = deployment(version.id)
         many = [replace(first, time_ns=START + i) for i in range(20)]
-        with pytest.raises(RemoteRefused, match="16 deployments of this hybrid time"):
+        with pytest.raises(RemoteRefused, match="16 deployments with the same hybrid logical time"):
             take(repo, [(each,) for each in many])
         assert len(repo.deployments("prod")) == 16
         later = replace(first, hybrid_ns=START + 1)

@@ -93,7 +93,7 @@ def test_an_undo_passes_over_a_fetch(pair: Team) -> None:
     pair.ada.push()
     bob.fetch()
     fetched = next(o.number for o in bob.operations() if o.entry.operation == "fetch")
-    with pytest.raises(RefConflict, match="received data from a remote, which remain"):
+    with pytest.raises(RefConflict, match="data received from a remote remain here"):
         bob.undo(fetched)
     theirs = next(o.entry for o in bob.operations() if o.entry.of(AnnotationStatement))
     assert moves(Operation(0, theirs)) == "1 annotation"

@@ -85,7 +85,7 @@ def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, named: str) ->
 
 def test_dotted_names_are_written_nested(tmp_path: Path) -> None:
     error = refused(tmp_path / "config.yaml", "store.layout: 5\n")
-    assert "'store:' with 'max_chain: 16' indented" in (error.hint or "")
+    assert "'store:', and 'max_chain: 16' indented" in (error.hint or "")
 
 
 def test_repeated_references_do_not_swell(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_an_entry_that_was_rewritten_is_named(repo: Repository, three: list[Comm
         found = changed.verify("prod")
         assert [each.signature.trust for each in found] == ["good", "bad", "good"]
         assert "for other content than the recorded one" in found[1].problems[0]
-        assert ["signed predecessor" in p for p in found[2].problems] == [True]
+        assert ["predecessor that its signature names" in p for p in found[2].problems] == [True]
         (problem,) = changed.storage.fsck(full=True).problems
         assert "about a statement that is not recorded" in problem.message
 

@@ -41,7 +41,7 @@ class FileCursor:
         start, self._left = self.at, self._left - 1
         self.skip(length)
         if length > _WINDOW or not self._left:
-            raise LookupError("it has too many parts to read")
+            raise LookupError("it has too many parts, or a part that is too long")
         if not self._start <= start <= self.at <= self._start + len(self._window):
             self._window, self._start = self.source.read(start, _WINDOW), start
         return self._window[start - self._start : self.at - self._start]

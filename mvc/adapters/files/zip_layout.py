@@ -93,7 +93,7 @@ def read_directory(source: Source, name: str) -> tuple[int, int, int]:
             raise BadModelFile(f"{name}: its zip64 directory is missing")
         count, length, start = end64[7:10]
     if start + length > limit or length > MAX_PICKLE or count > MAX_ZIP_MEMBERS:
-        raise BadModelFile(f"{name}: its zip directory is outside the file or the limits")
+        raise BadModelFile(f"{name}: its zip directory is outside the file, or too large")
     return start, length, count
 
 

@@ -207,7 +207,9 @@ class Participant:
         state_text, *first_lines = link.spread(parts, _ABOUT)[0].decode().split("\n")
         for own, first in zip_longest(lines, first_lines, fillvalue="nothing"):
             if own != first:
-                raise CannotDistribute(f"its training differs from rank 0: {own}, rank 0 {first}")
+                raise CannotDistribute(
+                    f"the trainings differ: this process has {own}, but rank 0 has {first}"
+                )
         return state_text == "begins"
 
     def _continue_warmup(self, left: int) -> bool:

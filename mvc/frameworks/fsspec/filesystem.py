@@ -142,7 +142,7 @@ class VersionPath:
                 hint="create it with 'mvc branch NAME'",
             ) from error
         raise NotABranch(
-            f"{printable(rev)} is not a branch: versions do not change",
+            f"{printable(rev)} is not a branch, and versions cannot be changed",
             hint="write to a branch, for example mvc://REPOSITORY@main/PATH",
         )
 

@@ -302,7 +302,7 @@ class _TrainerSource:
             data.refuse_middle(commit.short, data.changed(amounts, self._run))
         reasons = {
             "ignore_data_skip restarts the epoch": self._from_the_beginning,
-            "their order comes from the program's generator, not recorded": recorded["own_order"],
+            "an unrecorded generator of the program determines the order": recorded["own_order"],
             "the next batches will draw other random numbers": recorded["data_draws"],
         }
         reasons_ = [f"data: {reason}" for reason, applies in reasons.items() if applies]

@@ -189,7 +189,7 @@ class RestoredFit:
         kind = variables.optimizer_kind(optimizer)
         if recorded["kind"] != kind:
             raise CannotResume(
-                f"the optimizer was {recorded['kind']}, not {kind}",
+                f"the recorded optimizer is {recorded['kind']}, this one is {kind}",
                 hint="compile with the recorded optimizer; " + _WEIGHTS_ALONE,
             )
         return Filling("optimizer", recorded["variables"], variables.optimizer_variables(optimizer))

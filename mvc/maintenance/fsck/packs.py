@@ -122,7 +122,8 @@ class PackCheck(Struct):
         if unused:
             self.notes.append(
                 f"{unused:,} bytes in packs belong to no version: they are from interrupted "
-                "or running commits, or were collected; gc rewrites packs with 5 % garbage"
+                "or running commits, or from deleted data; 'mvc gc' rewrites a pack if at least "
+                "5 % of its bytes are unused"
             )
 
     def _unused(self, pack: int) -> int:

@@ -193,7 +193,7 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
         return best
     least = min(plan.after.worst_seconds for plan in plans)
     raise Unattainable(
-        f"no layout recovers every version within {plain(bound)} s here",
+        f"no layout allows mvc to recover every version within {plain(bound)} s here",
         hint=f"the fastest layout takes about {plain(least, 2)} s: every version in full",
     )
 

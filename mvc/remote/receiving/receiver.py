@@ -236,7 +236,7 @@ def _parts(sent: Sent) -> Iterator[Sent]:
 def _drafts(store: Store, sent: Sequence[Sent], size: int, *, local: bool) -> list[_ReceivedEntry]:
     """The drafts of received entries, after checks of sizes, parents and times."""
     if sum(entry.size for entry in sent) != size or any(entry.size < 0 for entry in sent):
-        raise DamagedData("the entries of a slice do not match its records")
+        raise DamagedData("the sizes of the entries do not add up to the size of the records")
     snapshot, now_ns = store.snapshot, store.now_ns()
     new: set[CommitId] = set()
     drafts = []
@@ -565,7 +565,7 @@ class _Publication:
                 continue
             if not any(leads_to(store.snapshot, new, id_, self._commits) for new in moved):
                 raise RemoteRefused(
-                    f"this token must not annotate or sign {id_.short}: no branch or tag that it "
-                    "may push contains that version",
+                    f"this token must not annotate or sign {id_.short}: no branch or tag that this "
+                    "token may push contains the version",
                     hint="ask the server's administrator for a token that may push such a branch",
                 )

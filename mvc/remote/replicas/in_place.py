@@ -120,14 +120,18 @@ class InPlace(OneFile):
             self._fs.replace(fresh, self._place)
             self._fs.sync_dir(self._place.parent)
         elif any(self._fs.stat(file, follow=False) != it for file, it in self._before.items()):
-            raise IoFailed(f"another program changes {printable(str(self._place))}")
+            raise IoFailed(
+                f"another program changed {printable(str(self._place))} during the update"
+            )
         else:
             self._overwrite(fresh)
             if any(
                 it and (now := self._fs.stat(file, follow=False)) and it.inode != now.inode
                 for file, it in self._before.items()
             ):
-                raise IoFailed(f"another program changes {printable(str(self._place))}")
+                raise IoFailed(
+                    f"another program changed {printable(str(self._place))} during the update"
+                )
 
     def go_back(self, _link: str) -> None:
         """Restores the old bytes. Raises IoFailed if the old bytes were not stored."""
@@ -142,7 +146,9 @@ class InPlace(OneFile):
         fs.replace(journal, self._redo)
         fs.sync_dir(self._redo.parent)
         if not carry_out(fs, self._redo, self._place, self._sealed.pop(journal, None)):
-            raise DamagedData(f"another program changes {printable(str(self._place))}")
+            raise DamagedData(
+                f"another program changed {printable(str(self._place))} during the update"
+            )
         discard(fs, self._redo)
 
     def _write_whole(self, entries: Sequence[FileEntry], fill: WriteParts) -> None:

@@ -257,7 +257,7 @@ def _of_remote(store: Store, name: str, branches: Iterable[str]) -> CommitId:
     if len(tracked) > 1:
         names = " and ".join(ref.name for ref in tracked)
         raise UnknownRevision(
-            f"there is no branch {name}, but {names}",
+            f"several remotes have a branch {name}: {names}",
             hint=f"choose one: 'mvc switch -c {name} {tracked[0].name}'",
         )
     return tracked[0].commit

@@ -170,7 +170,8 @@ def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
         raise WrongUsage(
             f"{origin}stage {pipeline.decisions[0].text} decides whether to save a version, but a "
             "commit always saves",
-            hint=f"use mvc.Recorder, which decides, or omit stage and bound: {rest}",
+            hint="use mvc.Recorder, which decides, or remove the deciding stages from the "
+            f"pipeline: {rest}",
         )
     return Reducer(pipeline, frozenset(options.exact))
 

@@ -46,7 +46,7 @@ def check_output(fs: FileSystem, files: int, read: FileOptions) -> None:
         raise WrongUsage("production weights go to a file or in place, not both")
     if files != 1:
         raise WrongUsage(
-            f"the production weights of {files} files need as many outputs",
+            f"the output can have the production weights of one file, not of {files} files",
             hint="commit one file, or use --in-place",
         )
     refuse_slash(read.output)

@@ -113,7 +113,7 @@ class _Parser:
     def _negated(self) -> _Condition:
         self._depth += 1
         if self._depth > _DEEPEST:
-            self._fail("fewer parentheses and negations are allowed")
+            self._fail("parentheses and negations are nested too deeply")
         condition: _Condition
         if self._accept("not"):
             inner = self._negated()

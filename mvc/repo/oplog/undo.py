@@ -31,12 +31,12 @@ from mvc.store.store import Store
 from mvc.times import format_time
 
 _NOT_UNDONE = {
-    "init": "created the repository",
-    "clone": "created the repository",
-    "fetch": "received data from a remote, which remain",
-    "push": "sent data to a remote, which remain there",
-    "forget": "forgot states, which are deleted",
-    "drop-weights": "dropped weights, which undo does not restore",
+    "init": "cannot be undone, because it created the repository",
+    "clone": "cannot be undone, because it created the repository",
+    "fetch": "cannot be undone: data received from a remote remain here",
+    "push": "cannot be undone: data sent to a remote remain there",
+    "forget": "cannot be undone: the data of forgotten states are deleted",
+    "drop-weights": "cannot be undone: undo does not restore dropped weights",
 }
 _OF_REMOTES = {"fetch", "push"}
 """If the user does not name an operation, ``undo`` skips these operations."""
@@ -335,7 +335,7 @@ class _Revert:
             return RefConflict(since, hint="'mvc undo --list' lists the operations")
         return RefConflict(
             f"{since}: operation {later.sequence} ({printable(later.entry.operation)}) did that",
-            hint=f"undo that one first: 'mvc undo {later.sequence}'",
+            hint=f"undo the later operation first: 'mvc undo {later.sequence}'",
         )
 
     def _refuse_namesakes(self) -> None:
@@ -381,5 +381,5 @@ class _Revert:
             raise self._since(f"{printable(branch)} was deleted", later)
         raise RefConflict(
             f"{printable(branch)} would be deleted, but is the current branch",
-            hint="switch to another one first",
+            hint="switch to another branch first",
         )

@@ -265,9 +265,9 @@ class _Verifier:
             before = signature.before
             at = -1 if before is None else places.get(before)
             if at is None or at >= n:
-                problem = "is not on record" if at is None else "is a later record"
+                problem = "is not on record" if at is None else "was recorded later"
                 short = "" if before is None else before.short
-                problems[n].append(f"its signed predecessor, {short}, {problem}")
+                problems[n].append(f"the predecessor that its signature names, {short}, {problem}")
                 continue
             for between in (m for m in range(at + 1, n) if m in checks):
                 is_good = checks[between][0].trust == "good"

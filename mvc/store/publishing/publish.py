@@ -221,7 +221,7 @@ def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:
     for _, frame in frames_behind(file.read(end.offset, size - end.offset), 0):
         if frame[1] >= end.sequence:
             raise DamagedData(
-                f"the journal has an entry after byte {end.offset}, where it seemed to end",
+                f"the journal is damaged at byte {end.offset}, but has an entry after the damage",
                 hint="run 'mvc fsck' to list the affected versions",
             )
 

@@ -124,7 +124,9 @@ def _apply(
         result = decoded[places[step.member.id, step.member.start]]
         if isinstance(result, Addition):
             if step.reverse:
-                raise DamagedData(f"{short_name(first)} is an addition, which cannot be undone")
+                raise DamagedData(
+                    f"{short_name(first)} is a lossy delta, which cannot be applied backwards"
+                )
             result.apply(out)
             continue
         delta, width = result

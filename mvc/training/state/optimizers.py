@@ -127,7 +127,7 @@ class Placement:
         self._optimizer = optimizer
         if recorded["kind"] != _kind(optimizer):
             raise CannotResume(
-                f"the optimizer was {recorded['kind']}, not {_kind(optimizer)}",
+                f"the recorded optimizer is {recorded['kind']}, this one is {_kind(optimizer)}",
                 hint=_other_kind(optimizer),
             )
         self._packed = optimizer.state_dict()
@@ -162,7 +162,9 @@ class Placement:
         if names in groups:
             return groups[names]
         strange = names.difference(*groups)
-        reason = f"{min(strange)} was in no group" if strange else "the grouping has changed"
+        reason = (
+            f"{min(strange)} is in no recorded group" if strange else "the grouping has changed"
+        )
         raise CannotResume(
             f"group {position} of the optimizer has other parameters: {reason}", hint=_GROUPS
         )

@@ -71,15 +71,20 @@ def failing(rank: int, count: int) -> Any:
 @pytest.mark.parametrize(
     ("work", "text"),
     [
-        (wider, "rank 1: its training differs from rank 0: 0.weight float32 [33, 20], rank 0 0."),
+        (
+            wider,
+            "rank 1: the trainings differ: this process has 0.weight float32 [33, 20], "
+            "but rank 0 has 0.",
+        ),
         (
             other_protocol,
-            "rank 2: its training differs from rank 0: protocol=gm, rank 0 protocol=fgm",
+            "rank 2: the trainings differ: this process has protocol=gm, but "
+            "rank 0 has protocol=fgm",
         ),
         (
             other_function,
-            "rank 1: its training differs from rank 0: safe=Weighted(weight=2.0), rank 0 "
-            "safe=Weighted(weight=1.0)",
+            "rank 1: the trainings differ: this process has safe=Weighted(weight=2.0), "
+            "but rank 0 has safe=Weighted(weight=1.0)",
         ),
         (no_function, "rank 0: the value of the safe function is not finite"),
         (with_nan, "rank 1: worker 1: its model has numbers that are not finite after update 6"),

@@ -86,7 +86,7 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
     if best is not None:
         return best
     raise Unattainable(
-        f"no layout recovers every version within {plain(bound)} s here",
+        f"no layout allows mvc to recover every version within {plain(bound)} s here",
         hint=f"the fastest takes about {plain(least / 1e9, 2)} s: every version in full",
     )
 

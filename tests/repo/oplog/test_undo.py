@@ -171,8 +171,8 @@ def test_what_moves_nothing_is_not_undone(context: Handle) -> None:
     assert "--retract" in (refused(context, 2, r"2 \(deploy\).*cannot be undone").hint or "")
     assert "mvc deploy" in (refused(context, 3, r"3 \(retract\).*cannot be undone").hint or "")
     refused(context, 4, r"4 \(gc\) moved no branch")
-    refused(context, 5, r"5 \(forget\) forgot states")
-    refused(context, 0, r"0 \(init\) created the repository")
+    refused(context, 5, r"5 \(forget\) cannot be undone")
+    refused(context, 0, r"0 \(init\) cannot be undone")
     with pytest.raises(UnknownOperation, match="no operation 6"):
         undo(context.store, context.config, 6)
     assert "'mvc undo 1'" in (refused(context, None, r"5 \(forget\)").hint or "")

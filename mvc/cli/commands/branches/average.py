@@ -20,7 +20,10 @@ from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, opti
 class _AverageOptions(CommandOptions, frozen=True, kw_only=True):
     revs: tuple[str, ...] = argument("REV...")
     weights: tuple[float, ...] = option(
-        "W", "The weight of a REV. Name one weight for each REV, in their order.", "-w", "--weight"
+        "W",
+        "How much a REV counts. Name one number for each REV, in their order.",
+        "-w",
+        "--weight",
     )
     ema: float | None = option(
         "DECAY",

@@ -4,8 +4,10 @@ A and B are revisions, files or folders. A..B is the same as A B. Without B, mvc
 working folder. Without A and B, mvc compares HEAD with the working folder. 'changed' is the share
 of elements whose bits differ. L2 and max |d| are norms of the difference, and cosine is the cosine
 of the angle between old and new values. mvc lists at most 40 tensors of a file, or all with -v. The
-words in brackets say how many tensors of the model are equal: all ('equal'), some ('fine-tuned
-version') or none ('fully updated').
+words in brackets compare a model with the old model. If the names and shapes of all tensors agree,
+all tensors are equal ('equal'), some ('fine-tuned version') or none ('fully updated'). If only some
+agree, some of these tensors are equal ('extended') or none ('derived architecture'). If none
+agrees, the words are 'nothing in common'.
 
 With --environment, mvc compares the recorded environments of A and B (versions of Python and
 packages, CPU, settings). Without B, mvc compares A with this machine. If a field of grade 'exact'

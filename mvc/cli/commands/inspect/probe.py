@@ -31,7 +31,9 @@ class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
         "--training/--eval",
         default=True,
     )
-    save: Path | None = option("FILE", "Write the run to FILE, for --against on another machine.")
+    save: Path | None = option(
+        "FILE", "Write a summary of the run to FILE, for --against on another machine."
+    )
     force: bool = FORCE_FILE
     against: Path | None = option("FILE", "Compare with the run in FILE, not with a second run.")
     seed: int | None = option(

@@ -18,7 +18,9 @@ class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
     versions: tuple[str, ...] = argument("[REV]...")
     prune: bool = flag("Delete the tracking refs of branches that the remote deleted.", "-p")
     states: str | None = option("STATES", "The states to fetch: all, none, live or last:N.")
-    nodes: bool = flag("Fetch the reports of nodes, too.")
+    nodes: bool = flag(
+        "Fetch the reports of nodes, too: the version that each serving machine uses."
+    )
 
 
 @verb("mvc fetch origin", _FetchOptions)

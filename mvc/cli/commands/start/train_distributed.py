@@ -31,7 +31,7 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
     )
     protocol: str | None = option(
         "NAME",
-        f"{', '.join(PROTOCOLS)}; by default fgm, or fgm-nesterov without a threshold.",
+        f"{', '.join(PROTOCOLS)}; by default fgm if a threshold is set, otherwise fgm-nesterov.",
     )
     options: dict[str, str] = option(
         "K=V", "A setting: rho=0.3, every=8, up=int8, push=origin, resume=true, ...",

@@ -29,7 +29,10 @@ def command(session: Session, args: _BackupOptions) -> None:
         _back_up(session, args.folder)
         return
     if fs.realpath(args.folder).is_relative_to(fs.realpath(Path())):
-        raise WrongUsage(f"{args.folder} is inside the served folder", hint="name a folder outside")
+        raise WrongUsage(
+            f"{args.folder} is inside the served folder",
+            hint="choose a folder outside the served folder",
+        )
     for name in names_in(fs, Path(), limit=float("inf")):
         with Repository.open(name, discover=False, config=load) as one, session.working_on(one):
             _back_up(session, args.folder / name, one_line=True)
