@@ -29,7 +29,7 @@ def rules():
 @cache
 def helpers():
     """The names that stand for formulas: their parameters and bodies."""
-    text = DOCUMENT.read_text().partition("These names stand for")[2].partition("\n|")[0]
+    text = DOCUMENT.read_text().partition("The table uses these functions:")[2].partition("\n|")[0]
     found = re.findall(r"(\w+)\(([\w, ]+)\) = (\S.*?)(?=   |\n)", text)
     return {name: (names.split(", "), body) for name, names, body in found}
 
