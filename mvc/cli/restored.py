@@ -1,4 +1,8 @@
-"""Prints messages of checkout and switch: written files, trainings, unreachable versions."""
+"""Prints the messages of checkout, switch and merge. ``switch_to`` also switches to a branch.
+
+The messages say which files were written, whether a training records versions on the branch, and
+which versions no branch or tag reaches now.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,10 @@ def print_restored(session: Session, done: Restored) -> None:
 
 
 def note_training(session: Session, *branches: str | None) -> None:
-    """Prints a note for each of these branches on which a training records."""
+    """For each of these branches: prints a note if a training records versions on the branch.
+
+    None in ``branches`` means the detached HEAD.
+    """
     for branch in dict.fromkeys(branches):
         if session.repo.recorder(branch) is not None:
             stays = f"{printable(branch or '')}; its next versions go to that branch"
@@ -52,9 +59,9 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
 def switch_to(
     session: Session, branch: str, *, create: bool, start: str | None, force: bool
 ) -> None:
-    """Switches to a branch, and prints how many files changed.
+    """Switches to a branch, and prints the messages or, with ``--json``, the result.
 
-    ``create``: create the branch at ``start``.
+    ``create``: whether to create the branch, at the revision ``start``.
     """
     before = session.repo.head(if_known=True).branch
     existing = {ref.name for ref in session.repo.refs()}

@@ -1,4 +1,7 @@
-"""What a command works with: the output, and the repository, which is opened when needed."""
+"""``Session``: the output and the repository of a command.
+
+The repository is opened when the command first uses the repository.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from mvc.ids import CommitId, Digest
 
 _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
-"""Options of a remote that are needed to connect to the remote."""
+"""The options of a remote that mvc needs to connect to the remote."""
 
 
 class Session(Output):
@@ -135,7 +138,9 @@ class Session(Output):
         return str(live.commit), words
 
     def _warn_of_interrupted(self, interrupted: Interrupted) -> None:
-        """Warns of interrupted checkouts that opening the repository completed or cancelled."""
+        """When a repository is opened, mvc completes or cancels interrupted checkouts. Warns of
+        these checkouts.
+        """
         replaced, given_up, alone = (
             listed([printable(str(path)) for path in paths], 3)
             for paths in (interrupted.replaced, interrupted.given_up, interrupted.left_alone)
@@ -161,14 +166,18 @@ class Session(Output):
         return self.repo.root / ".mvc" / "config.yaml"
 
     def now_ns(self) -> int:
-        """The time of the clock, even if mvc could not record such a time."""
+        """The clock's time in ns since 1970, to print ages such as ``3 hours ago``.
+
+        Does not check the clock: the time is not recorded.
+        """
         return Clock().now_ns()
 
     def moment(self, time_ns: int, *, cell: bool = False) -> str:
-        """A time in whole seconds, rounded up, so that ``--at`` finds an event of this time.
+        """The text of a time in whole seconds; with -v, in nanoseconds.
 
-        With -v, the time has nanoseconds. ``cell``: whether the text is for a table. On a terminal,
-        times in tables have no offset from UTC.
+        The seconds are rounded up, so that ``--at`` with this text finds an event of this time.
+        ``cell``: whether the text is for a table. In a table on a terminal, the offset from UTC,
+        such as ``+01:00``, is omitted.
         """
         text = format_time(time_ns if self.verbose else whole_second(time_ns))
         return text[:19] if cell and self.terminal and not self.verbose else text
@@ -186,11 +195,14 @@ class Session(Output):
         return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:
-        """Converts PATHs to tracked names, which begin at the repository's root (``.``)."""
+        """Converts PATHs to tracked names: paths relative to the repository's root.
+
+        The root itself is ``.``.
+        """
         return [self.repo.tracked_name(path) or "." for path in paths]
 
     def tracks(self, path: str) -> bool:
-        """Whether HEAD has a file at this PATH, or a folder with files."""
+        """Whether this PATH is a file in HEAD, or a folder with files in HEAD."""
         with suppress(MvcError):  # an invalid path, or no version yet
             (name,) = self.names([path])
             return name == "." or any(
@@ -199,15 +211,15 @@ class Session(Output):
         return False
 
     def from_here(self, name: str) -> str:
-        """Converts a tracked name to a printable path from the working folder."""
+        """Converts a tracked name to a printable path relative to the working folder."""
         path = os.path.relpath(self.repo.root / name, self.fs.realpath(self.fs.cwd()))
         return printable(path + "/" if name.endswith("/") else path)
 
     def check_output(self, output: str | Path, *, force: bool | None) -> None:
-        """Raises WouldOverwrite if the file exists, unless ``force``.
+        """Raises WouldOverwrite if the output file exists, unless ``force``.
 
-        ``force`` is None for a command without -f. Raises WrongUsage for a folder, and for a file
-        inside .mvc.
+        ``force`` is None if the command has no option -f. Raises WrongUsage if ``output`` names a
+        folder, or a file inside .mvc.
         """
         from mvc.files import refuse_slash, refuse_store
 

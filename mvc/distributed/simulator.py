@@ -18,19 +18,20 @@ from mvc.distributed.protocols.named import NamedProtocol
 
 Model = NDArray[Any]
 Train = Callable[[Model, Sequence[int]], Sequence[int]]
-"""A function that trains some workers for one update, and returns the workers without more data.
+"""A function that trains some workers for one update.
 
 The first argument is the array of all models, of shape ``(workers, length)``. The function changes
-this array in place. The second argument is the numbers of the workers to train.
+this array in place. The second argument: the numbers of the workers to train. The function returns
+the numbers of those workers that have no more data.
 """
 
 
 class Simulation:
-    """A coordinator and its workers, whose models are the rows of the array ``models``.
+    """A coordinator and its workers. The models of the workers are the rows of ``models``.
 
-    In a tick, each worker that is not waiting for a message trains one update. Then messages are
-    delivered until no message is left. ``on_round`` is called after every new global model.
-    ``tick`` raises BadMessage if a worker's model is not finite.
+    In a tick, each active worker trains one update. Then messages are delivered until no message is
+    left. ``on_round`` is called after every new global model. ``tick`` raises BadMessage if a
+    worker's model is not finite.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Simulation:
 
     @property
     def active(self) -> list[int]:
-        """Workers that may train now."""
+        """The numbers of the workers that have data and do not wait for a message."""
         return [worker.number for worker in self.workers if not (worker.waiting or worker.done)]
 
     def tick(self, train: Train) -> bool:

@@ -2,8 +2,8 @@
 
 To replace files, such as in a checkout, mvc writes temporary files and renames them. A *plan* lists
 the renames and the files to delete. For files of the work tree, the plan is in ``.mvc``. For files
-of another folder, the plan is in that folder, and a *pointer* (a file in ``.mvc``) names the
-folder. Plans and pointers are untrusted input: a plan that fails a check has no effect
+of any other folder, the plan is in this other folder, and a *pointer* (a file in ``.mvc``) names
+the folder. Plans and pointers are untrusted input: mvc ignores a plan or pointer that fails a check
 (docs/format.md, "Other files").
 """
 
@@ -30,10 +30,12 @@ _FIELDS = ("folder", "device", "inode", "owner")
 
 
 class PlanStep(Struct, frozen=True):
-    """One file. ``temporary`` is renamed to ``name``. If ``temporary`` is "", ``name`` is deleted.
+    """What to do with one file: rename ``temporary`` to ``name``.
 
-    ``before``: size, mtime (in ns), ctime (in ns) and inode of the old file; empty if there is no
-    old file. ``check`` identifies the content of ``temporary``.
+    If ``temporary`` is "": delete ``name``.
+
+    ``before``: size, mtime (in ns), ctime (in ns) and inode of the old file ``name``; empty if
+    there is no old file. ``check`` identifies the content of ``temporary``.
     """
 
     name: str
@@ -91,15 +93,15 @@ class Plan(Struct, frozen=True):
 
     @staticmethod
     def ready(line: bytes) -> bytes:
-        """The second line of the plan, with a checksum of the first line.
+        """The second line of the plan, with a checksum of the first line ``line``.
 
-        It is written when all temporary files are durable.
+        mvc writes the second line when all temporary files are durable.
         """
         return b"ready %08x\n" % zlib.crc32(line)
 
     @classmethod
     def parse(cls, data: bytes) -> Plan | None:
-        """The plan in ``data``. None if it is invalid, or if two steps share a temporary file."""
+        """The plan in ``data``. None if it is invalid, or if two steps have one temporary file."""
         line, end, rest = data.partition(b"\n")
         fields = _object(line)
         try:
@@ -120,7 +122,7 @@ class Plan(Struct, frozen=True):
 
 
 class Pointer(Struct, frozen=True):
-    """Names a folder that contains a plan. ``owner``: the user id of the folder's owner."""
+    """A file that names a folder with a plan. ``owner``: the user id of the folder's owner."""
 
     folder: str
     device: int
@@ -129,7 +131,10 @@ class Pointer(Struct, frozen=True):
 
     @classmethod
     def to(cls, fs: FileSystem, folder: Path) -> Pointer | None:
-        """A pointer to ``folder``. None if there is no folder, or a symbolic link in its path."""
+        """A pointer to ``folder``.
+
+        None if ``folder`` is not a folder, or if its path contains a symbolic link.
+        """
         identity = fs.stat(folder, follow=False)
         if identity is None or not identity.is_dir or fs.realpath(folder) != folder:
             return None
@@ -150,7 +155,11 @@ class Pointer(Struct, frozen=True):
         return cls(*values)  # type: ignore[arg-type]
 
     def plan(self, number: str) -> Path:
-        """The path of the plan. ``number``: the name of the pointer's own file."""
+        """The path of the plan.
+
+        ``number``: a hexadecimal number, which is the file name of this pointer, and the end of the
+        plan's name.
+        """
         return Path(self.folder) / f"{TEMPORARY}{number}"
 
     def is_true(self, fs: FileSystem) -> bool:

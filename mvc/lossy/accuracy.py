@@ -27,7 +27,7 @@ _WANTED = (
 
 
 def accuracy_of(evaluate: Evaluate, state: Arrays, data: Any) -> tuple[Fraction, int]:
-    """The accuracy of weights on a batch, and the number of its samples. Raises WrongUsage."""
+    """The accuracy of weights on a batch, and the batch's number of samples. Raises WrongUsage."""
     answer = evaluate(state, data)
     if (right := _by_sample(answer)) is not None:
         return Fraction(int(right.sum()), len(right)), len(right)
@@ -41,6 +41,7 @@ def accuracy_of(evaluate: Evaluate, state: Arrays, data: Any) -> tuple[Fraction,
             f"evaluate returned an accuracy of {value:g} on {count} samples",
             hint="the accuracy must be from 0 to 1, on at least one sample",
         )
+    # A float is not exact: an accuracy of 0.33333333 on 3 samples means exactly one sample.
     right_count = round(value * count)
     near = abs(value * count - right_count) < 1e-6 * max(1, right_count)
     return (Fraction(right_count, count) if near else Fraction(value)), count
@@ -51,10 +52,10 @@ def right_of(
 ) -> NDArray[np.bool_]:
     """Which samples of a batch the weights classify correctly.
 
-    If ``evaluate`` returns only accuracies, it is called once for each label. An accuracy does not
-    show which samples are correct. So for each label, the first samples count as correct; with
-    ``last``, the last samples. To compare two models, pass ``last`` for one model. Then the results
-    differ in as many samples as the accuracies allow.
+    If ``evaluate`` returns only an accuracy, it is called once for each label. If the accuracy says
+    that k samples of the label are correct, the first k samples count as correct; with ``last``,
+    the last k. To compare two models, pass ``last`` for one model: the two results then differ in
+    the largest number of samples that the two accuracies permit.
     """
     if not len(batch):
         return np.zeros(0, np.bool_)
@@ -119,7 +120,7 @@ class LabelledBatch:
         return LabelledBatch(_rows(self.inputs, rows), _rows(self.labels, rows))
 
     def followed_by(self, other: LabelledBatch) -> LabelledBatch:
-        """These samples, followed by the samples of ``other``.
+        """A batch of these samples, followed by the samples of ``other``.
 
         The two batches must have the same form and be on the same device.
         """
@@ -127,7 +128,7 @@ class LabelledBatch:
         return LabelledBatch(*(_joined(one, two) for one, two in pairs))
 
     def on_device_of(self, other: LabelledBatch) -> LabelledBatch:
-        """These samples on the device of ``other``."""
+        """A batch of these samples on the device of ``other``."""
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
         return LabelledBatch(*(_moved(own_values, target) for own_values, target in pairs))
 
@@ -185,7 +186,7 @@ def _by_sample(answer: object) -> NDArray[np.bool_] | None:
 
 
 def sample_count(data: Any) -> int:
-    """Number of samples in a pair (inputs, labels); raises WrongUsage for any other batch."""
+    """The number of samples in a pair (inputs, labels). Raises WrongUsage for any other data."""
     if is_sequence(data) and len(data) == 2:
         with suppress(TypeError):
             return len(data[1])
@@ -201,7 +202,7 @@ def is_sequence(data: Any) -> bool:
 
 
 def number_of(value: Any) -> float | None:
-    """``value``, possibly a tensor or array with one entry, as a float; None if not a number."""
+    """Converts a number, or a tensor or array with one entry, to a float. None if impossible."""
     if isinstance(value, str | bytes):  # float() would parse these
         return None
     try:

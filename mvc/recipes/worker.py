@@ -1,8 +1,8 @@
 """The replay process, which runs recorded trainings again: it receives jobs and sends events.
 
 A job is a training to run again. Events report the progress of a job. ``mvc.recipes.replay`` starts
-this process as ``python -m mvc.recipes.worker PARENT PIPE``. ``PARENT`` is the id of the starting
-process. ``PIPE`` is an inherited file descriptor. Jobs and events are JSON objects in this pipe.
+this process as ``python -m mvc.recipes.worker PARENT PIPE``. ``PARENT`` is the process id of the
+parent. ``PIPE`` is an inherited file descriptor. Jobs and events are JSON objects in this pipe.
 
 A job with ``fork`` runs in a fork of this process. So torch is imported once for many jobs, and no
 job sees changes that another job made. Without ``fork``, this process runs the job and ends.
@@ -43,7 +43,7 @@ _EVERY = 0.1  # seconds between two reports of progress
 
 
 def main(parent: int, pipe: Connection[Any, Any]) -> int:
-    """Runs jobs until the pipe is closed; returns the exit code."""
+    """Runs jobs until the pipe is closed, or one job without ``fork``. Returns the exit code."""
     _end_with(parent)
     while (job := _next_job(pipe)) is not None:
         if not job.fork:
@@ -97,7 +97,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _end_with_pipe(pipe: int) -> None:
-    """Waits until the pipe closes, and ends the process. So a job ends when its parent has ended.
+    """Waits until the parent closes the pipe or ends. Then ends this process.
 
     During a job, the parent sends nothing through the pipe.
     """
@@ -121,6 +121,7 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     began, last = time.monotonic(), 0.0  # ``Ended.seconds`` includes the preparation
     commit = CommitId.parse(job.version)
     recipe = recipe_of(repo, commit)
+    # The version that stores the code, the environment and the training state at the start.
     carrier = recipe.carrier(commit)
     recorded = Environment.decode(attached_bytes(repo, carrier, environment.NAME), recipe.packages)
     apply_settings(recorded)
@@ -157,6 +158,7 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     with counting_steps(step) as steps:
         if isinstance(recipe, StepRecipe):
             training = Stepping(service, model, **arguments)
+            # ``Ended.seconds`` does not include the time to write weights of ``job.wanted``.
             began += sum(_versions(repo, commit, training, job=job, events=events, began=began))
         else:
             service(model, **arguments)
@@ -175,9 +177,11 @@ def _versions(
     events: Connection[Any, Any],
     began: float,
 ) -> Iterator[float]:
-    """Trains from the preceding stored training state to ``commit``.
+    """Repeats the training steps from the preceding full state to ``commit``.
 
-    Writes the weights of each version in ``job.wanted``. Yields the seconds that each write took.
+    A full state is a version that stores the whole training state. ``training`` has this state when
+    the function is called. Writes the weights of each version in ``job.wanted``, and yields the
+    seconds that each write took.
     """
     wrote = 0.0
     for version, batches in segment(repo, commit).items():
@@ -215,7 +219,10 @@ def _in_a_line(environment: Environment) -> str:
 def _prepare(
     model: torch.nn.Module, recorded: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
 ) -> None:
-    """Gives a newly built model the recorded weights, dtypes, device and modes."""
+    """Gives a newly built model the recorded weights, buffers, dtypes and device.
+
+    Freezes the recorded parameters, and sets each module to the recorded mode (train or eval).
+    """
     adopt_dtypes(model, weights)
     try:
         model.to(recorded.device)

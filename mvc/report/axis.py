@@ -1,4 +1,4 @@
-"""The horizontal axis of the charts of ``mvc report``: time, version numbers or bytes."""
+"""The horizontal axis of the charts of ``mvc report``: times, version numbers or bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARGIN = 50  # 1/50 of the axis stays free at its end, so that the live version
 
 
 def check_by(by: str | None) -> By | None:
-    """Returns ``by`` if it is None or names an axis. Raises WrongUsage."""
+    """Returns ``by``. Raises WrongUsage unless ``by`` is None, "time" or "version"."""
     if by is not None and by not in get_args(By):
         raise WrongUsage(f"the axis must be {' or '.join(get_args(By))}, not {by!r}")
     return by  # type: ignore[return-value]
@@ -45,12 +45,14 @@ class Axis(Struct, frozen=True):
         return cls(min(known), max(max(known), min(known) + least), by)
 
     def share(self, position: int) -> float:
-        """The relative position, from 0 to 1."""
+        """Converts a position to a fraction of the axis, from 0 to 1."""
         length = self.high - self.low
         return min(1.0, max(0.0, (position - self.low) / (length + length / _MARGIN)))
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """Returns (relative position, label) of ``count`` evenly spaced ticks."""
+        """``count`` evenly spaced ticks: the position of each as a fraction of the axis, and its
+        label.
+        """
         span = self.high - self.low
         positions = [self.low + round(span * i / (count - 1)) for i in range(count)]
         return [(self.share(position), self.label(position)) for position in positions]
@@ -58,7 +60,8 @@ class Axis(Struct, frozen=True):
     def label(self, position: int) -> str:
         """The text for a position: a version number or a time.
 
-        A long axis has dates, a shorter axis has dates and minutes, a short axis has seconds.
+        On an axis of more than 5 days, a time has the date. On an axis of more than 10 minutes, it
+        has month, day, hour and minute. On a shorter axis, it has hour, minute and second.
         """
         if self.by == "version":
             return f"{position:,}"
@@ -70,7 +73,11 @@ class Axis(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The text below the axis. For a time axis: the date if the labels have no year."""
+        """The text below the axis.
+
+        For a time axis whose labels have no year: the date at which the axis begins. For a longer
+        time axis: an empty text.
+        """
         if self.by == "version":
             return "version number"
         if self.high - self.low > 5 * _DAY:
@@ -78,8 +85,8 @@ class Axis(Struct, frozen=True):
         return format_time(self.low, precise=False)[:10]
 
     def bins(self, points: Iterable[Point], count: int) -> dict[int, list[float]]:
-        """Divides the axis into ``count`` equal parts. Maps the index of each part to the finite
-        values of the points in this part. A part without points is left out.
+        """Divides the axis into ``count`` equal parts. Maps the index of each part to the values of
+        the points in this part. Omits values that are not finite, and parts without points.
         """
         bins: dict[int, list[float]] = {}
         for position, value in points:

@@ -25,7 +25,10 @@ _VERSION = 1
 KNOWN = frozenset(
     {"blocks", "lc", "optim", "stages", *FORMATS.values(), *(kind.feature for kind in KINDS)}
 ) - {FIRST_RELEASE}
-"""The features that this release knows."""
+"""The features that this release knows.
+
+``FIRST_RELEASE`` means "no feature": every release supports the format.
+"""
 _BARS_WRITING = "w-"
 _UPGRADE = "upgrade mvc"
 _MAX_SIZE = 4096
@@ -41,7 +44,8 @@ def format_line(features: frozenset[str] = frozenset()) -> bytes:
 def parse_format(data: bytes) -> frozenset[str]:
     """The features in ``data``, the content of the file ``format``.
 
-    Raises DamagedData. Raises UnsupportedFormat if the format or a feature is unknown.
+    Raises DamagedData if the checksum is wrong. Raises UnsupportedFormat if the format is unknown,
+    or if an unknown feature forbids reading.
     """
     text, _, check = data.decode("ascii", "replace").partition(" check=")
     if check != blake3(text.encode()).hexdigest(8) + "\n":
@@ -87,15 +91,16 @@ def only_read(features: frozenset[str]) -> str:
 
 
 def read_features(fs: FileSystem, folder: Path) -> frozenset[str]:
-    """The features of the repository ``folder``. Raises the errors of ``parse_format``."""
+    """The features of a repository. ``folder``: its ``.mvc``. Raises as ``parse_format``."""
     return parse_format(fs.read_bytes(folder / FORMAT, _MAX_SIZE))
 
 
 def add_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None:
     """Adds ``features`` to the file. The caller must hold the lock of the journal.
 
-    The change is durable on return. Raises ReadOnly if the file has a feature that this release
-    does not know. Raises UnsupportedFormat if ``features`` has an unknown feature.
+    The change is durable on return. Raises ReadOnly if the file has an unknown feature that only
+    forbids writing (``w-``). Raises UnsupportedFormat if the file or ``features`` has an unknown
+    feature that forbids reading.
     """
     present = read_features(fs, folder)
     if why := only_read(present):

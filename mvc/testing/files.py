@@ -1,8 +1,9 @@
-"""File systems for tests, which fail, stop or count calls. Each wraps another file system.
+"""File systems for tests: they count calls, let a call fail, or simulate a kill of the process.
 
-A wrapper passes all calls with a path through its method ``call``, and all calls on open files
-through ``handle_call``. Subclasses override these two methods. A method that consists of several
-calls, such as ``write_atomic``, passes each of its calls through them.
+Each wraps another file system. A wrapper passes all calls with a path to its method ``call``, and
+all calls on open files to ``handle_call``, which by default passes them on to ``call``. Subclasses
+override these two methods. A method that consists of several calls, such as ``write_atomic``,
+passes each of these calls to them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ Handle = WrappedReadFile | WrappedWriteFile
 
 
 class WrappedFS(FileSystem):
-    """A file system that passes every call on to the file system ``inner``."""
+    """Passes every call to the file system ``inner``."""
 
     def __init__(self, inner: FileSystem | None = None) -> None:
         self.inner = inner or FileSystem()
@@ -85,7 +86,9 @@ class WrappedFS(FileSystem):
         return act()
 
     def handle_call(self, file: Handle, op: str, act: Callable[[], T], *detail: Any) -> T:
-        """Receives every call on an open file: read, stat, write, truncate, set_mode, sync."""
+        """Receives every call on an open file. ``op``: read, stat, write, truncate, set_mode or
+        sync.
+        """
         return self.call(op, file.path, act, *detail)
 
     def read(self, file: Handle, offset: int, length: int) -> bytes:
@@ -188,14 +191,13 @@ _VERBS = {
 
 
 class FailingFS(WrappedFS):
-    """Counts calls. Call number ``fail_at`` (from 1) fails. With ``persistent``, all later calls
-    fail, too.
+    """Counts calls, and lets call number ``fail_at`` (from 1; 0: none) fail.
 
-    ``error``: an errno, MemoryError, or "short". With "short", the call does not fail, but
-    transfers only half of the bytes. A write that fails with an errno first writes half of its
-    bytes, as on a full disk. ``calls``: the number of counted calls. ``failures``: the number of
-    calls that failed or were short. ``fail_at=0``: no call fails. ``within``: only calls below this
-    folder are counted and fail.
+    ``persistent``: whether all later calls fail, too. ``within``: count only calls below this
+    folder. ``error``: an errno, MemoryError, or "short". A write that fails with an errno first
+    writes half of its bytes, as on a full disk. With "short", no call fails: call ``fail_at``
+    transfers only half of its bytes. ``calls``: the number of counted calls. ``failures``: the
+    number of calls that failed or were short.
     """
 
     def __init__(
@@ -222,7 +224,7 @@ class FailingFS(WrappedFS):
         if op == "write" and isinstance(file.inner, WriteFile) and self.error is not MemoryError:
             offset, size, views = detail
             file.inner.write_at(offset, b"".join(views)[: size // 2])
-        raise self._raw()  # the handle converts it into an mvc error
+        raise self._raw()  # the open file converts this error into an mvc error
 
     def read(self, file: Handle, offset: int, length: int) -> bytes:
         return super().read(file, offset, self._transferred("read", file, length))
@@ -268,7 +270,7 @@ class FailingFS(WrappedFS):
         raise failure(raw, path, _VERBS[op]) from raw
 
 
-# -- stopping -------------------------------------------------------------------------------------
+# -- not flushing --------------------------------------------------------------------------------
 
 
 class UnsyncedFS(WrappedFS):
@@ -278,8 +280,10 @@ class UnsyncedFS(WrappedFS):
         return None if op == "sync" else super().handle_call(file, op, act, *detail)
 
 
+# -- calling a function, and simulating a kill ---------------------------------------------------
+
 Hook = Callable[[int, str, Path], object]
-"""Receives the number of the call (from 1), its name and the path."""
+"""A function that receives the number of a call (from 1), the name of its method, and its path."""
 
 
 class HookedFS(WrappedFS):
@@ -317,7 +321,7 @@ class KilledFS(HookedFS):
         self.dead = False
 
     def seen(self, op: str, name: str) -> bool:
-        """Whether this call was made before."""
+        """Whether the method ``op`` was called before for a file with this name."""
         return (op, name) in self._done
 
     def _die(self, number: int, op: str, path: Path) -> None:

@@ -5,15 +5,19 @@ once. A *layout* consists of contents that are stored in full, its *sources*, an
 content is recovered from a source by the fastest path of deltas. Sizes are in bytes. Times are in
 whole nanoseconds, so that sums are exact.
 
-The *price* of a layout is its size, plus the recovery times of all versions converted to bytes. The
-contents and the deltas between them form trees. ``cheapest_tree`` finds the cheapest layout of one
-tree. A *bound* is the largest allowed recovery time of a version. A version has contents of several
-trees, so each tree gets a part of the bound. Then each tree is planned again within the time that
-the other trees do not use.
+The *price* of a layout combines its size and the recovery times of all versions. ``Priced.weight``
+converts between bytes and nanoseconds. Prices of trees are in bytes, the price of a
+``PricedLayout`` is in nanoseconds. The contents and the deltas between them form trees.
+``cheapest_tree`` finds the cheapest layout of one tree.
 
-If a version has a recipe, its weights may be dropped. Then a content that no other version has is
-not stored. The search for weights to drop changes one version at a time. It runs twice: from a
-start without dropped weights, and from a start with all such weights dropped.
+A *bound* is the largest allowed recovery time of a version. A version has contents of several
+trees, so each tree gets a part of the bound. Then each tree is planned again within the time that
+the other trees leave of the bound.
+
+If a version has a recipe (a recorded training that computes its weights), its weights may be
+*dropped*: contents that no other version has are not stored. The search for weights to drop changes
+one version at a time. It runs twice: it starts once without dropped weights, and once with all
+weights dropped that may be dropped.
 """
 
 from __future__ import annotations
@@ -30,16 +34,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 MOST = 2000
-"""A content with its descendants is a separate tree if these are at least so many contents.
+"""If a content and its descendants are ``MOST`` contents or more, they become a separate tree.
 
-This bounds memory: the search in a tree of n contents needs up to n * n numbers.
+This limits memory: the search in a tree of n contents needs up to n * n numbers.
 """
 
 
 class Edge(Struct, frozen=True):
     """The delta from content ``a`` to the later content ``b``.
 
-    ``forward``: whether the delta cannot be reversed, to recover ``a`` from ``b``.
+    ``forward``: whether the delta only recovers ``b`` from ``a``, and cannot be reversed to recover
+    ``a`` from ``b``.
     """
 
     a: int
@@ -85,7 +90,7 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def around(self) -> list[list[tuple[int, int]]]:
-        """For each content: pairs of a content that one delta recovers from it, and this delta."""
+        """For each content x: pairs (y, delta), where the delta recovers the content y from x."""
         table: list[list[tuple[int, int]]] = [[] for _ in range(len(self))]
         for i, edge in enumerate(self.edges):
             table[edge.a].append((edge.b, i))
@@ -106,8 +111,8 @@ class Nodes(Struct, frozen=True, dict=True):
         """The trees of contents. The nodes of each tree are in depth-first order.
 
         A *family* is a content with its descendants. Of the children of a node, the child with the
-        largest family comes first. A family with ``MOST`` contents or more is a separate tree. The
-        delta to its first content is not used.
+        largest family comes first. A family with ``MOST`` contents or more is a separate tree, and
+        the delta from another tree to its first content is not used.
         """
         families = [1] * len(self)
         children: list[list[int]] = [[] for _ in range(len(self))]
@@ -162,7 +167,7 @@ class Nodes(Struct, frozen=True, dict=True):
         return times
 
 
-_NEVER = np.int64(1) << 60
+_NEVER = np.int64(1) << 60  # the price of an impossible layout
 
 _Row = NDArray[np.int64]
 
@@ -172,9 +177,9 @@ def cheapest_tree(
 ) -> Selected | None:
     """The cheapest layout of a tree that meets all limits; None if no layout does.
 
-    ``prices``: for each content of the tree, how many bytes a nanosecond of its recovery is worth;
-    0: the content is not stored. ``limits``: for each content, the largest allowed nanoseconds of
-    its recovery.
+    ``prices``: for each content of the tree, how many bytes a nanosecond of its recovery time is
+    worth; 0 if the content need not be stored. ``limits``: for each content, its largest allowed
+    recovery time in nanoseconds.
     """
     if len(tree.nodes) == 1:
         (node,) = tree.nodes
@@ -185,11 +190,11 @@ def cheapest_tree(
 
 
 class _Best(Struct):
-    """The cheapest layout of a family (a content with its descendants) without sources outside the
-    family.
+    """The cheapest layout of a family (a content with its descendants) that uses no source outside
+    the family.
 
-    ``bytes``: its price. ``source``: the source from which the family's first content is recovered;
-    None if this content is not stored.
+    ``bytes``: the layout's price. ``source``: the source from which the family's first content is
+    recovered; None if this content is not stored.
     """
 
     bytes: int
@@ -199,9 +204,9 @@ class _Best(Struct):
 class _Search:
     """Finds the cheapest layout of a tree.
 
-    For each content and each source, from the leaves to the root, computes the price of the
-    content's family if the content is recovered from this source. The contents are in preorder, so
-    that a family is a slice of the arrays.
+    Visits the contents from the leaves to the root. For each content and each possible source,
+    computes the price of the content's family if the content is recovered from this source. Parents
+    come before their descendants in the arrays, so that a family is a slice of an array.
     """
 
     def __init__(
@@ -213,7 +218,8 @@ class _Search:
     ) -> None:
         self._tree, self._prices, self._limits = tree, prices, limits
         count = len(tree.nodes)
-        # For each content: the price of its children's families if each family has own sources.
+        # For each content: the price of its children's families if each family uses only sources
+        # of its own.
         self._separate = [0] * count
         self._full = np.array([contents.full_bytes[i] for i in tree.nodes], np.int64)
         self._bytes = np.zeros(count, np.int64)
@@ -237,8 +243,8 @@ class _Search:
         # this is impossible, because a forward delta would have to be reversed.
         self._away = depth + np.array([contents.full_ns[i] for i in tree.nodes], np.int64)
         self._barred = self._barriers > 0
-        # Maps a content to one row: for each source, the price of the families of those children
-        # of the content that the search has visited.
+        # Maps a content to a row. For each source, the row has the total price of the families of
+        # the content's children. Only children that the search has visited are included.
         self._costs: dict[int, _Row] = {}
         self._own: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)] * count
         self._best: list[_Best | None] = [None] * count
@@ -299,7 +305,7 @@ class _Search:
         separate = _NEVER if best is None else np.int64(best.bytes)
         self._separate[parent] = min(self._separate[parent] + int(separate), int(_NEVER))
         cut = row > separate
-        cut[family] = False  # the path from such a source to the parent leads through i
+        cut[family] = False  # the path from a source in i's family to the parent leads through i
         self._own[i] = np.packbits(cut)
         np.copyto(row, separate, where=cut)
         np.minimum(row, _NEVER, out=row)
@@ -329,18 +335,18 @@ class _Search:
 
 
 BYTES_ONLY = 1e9
-"""A weight (nanoseconds per byte) for the smallest layout: a byte is worth a second."""
+"""A ``Priced.weight`` to find the smallest layout: a byte is worth a second."""
 ENDLESS = 1 << 60
-"""More nanoseconds than any recovery."""
-_SWEPT = 24  # how many bounds a sweep tries
+"""More nanoseconds than any recovery takes."""
+_SWEPT = 24  # how many bounds ``Solver.sweep`` tries
 _PASSES = 3  # maximum number of passes in ``_improved`` and in ``_replanned``
 
 
 class Training(Struct, frozen=True):
-    """A recipe, which computes a version from the earlier version ``base``.
+    """A recipe, which computes the weights of a version from the earlier version ``base``.
 
-    ``ns``: how long the computation takes. ``stored``: contents of the version that the recipe does
-    not compute. These contents must be stored.
+    ``ns``: how long the computation takes. ``stored``: the contents of the version that the recipe
+    does not compute, and that must be stored.
     """
 
     base: int
@@ -384,11 +390,11 @@ class PricedLayout(Struct, frozen=True):
 
 
 class _Needs(Struct, frozen=True):
-    """What recoveries need if the weights of the versions ``dropped`` are not stored.
+    """What the recovery of each version needs if the versions ``dropped`` drop their weights.
 
     ``contents``: for each version, the contents to decode. ``fixed_ns``: for each version, the part
     of its recovery time that is not decoding. ``use``: for each content, the versions that decode
-    it. ``prices``: for each content, how many bytes a nanosecond of its recovery is worth.
+    it. ``prices``: for each content, how many bytes a nanosecond of its recovery time is worth.
     """
 
     dropped: frozenset[int]
@@ -412,14 +418,14 @@ class Solver:
         self._trees = [
             tree for _, tree in sorted(shares, key=lambda share_and_tree: -share_and_tree[0])
         ]
-        # for each content, the weight of its tree when the bound is divided among trees
+        # For each content: the share of its tree when the bound is divided among trees.
         self._shares = {node: share for share, tree in shares for node in tree.nodes}
         # Maps the number of a tree and the prices of its contents to the cheapest layout without a
         # bound.
         self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}
 
     def _shortest(self, version: int) -> int:
-        """Nanoseconds to recover a version if everything is stored."""
+        """The recovery time of a version if all contents and deltas are stored."""
         problem = self.problem
         return problem.fixed_ns[version] + sum(self._least[c] for c in problem.holdings[version])
 
@@ -438,10 +444,10 @@ class Solver:
         return min((f for f in layouts if f is not None), key=lambda f: f.price, default=None)
 
     def sweep(self) -> list[PricedLayout]:
-        """Layouts for growing bounds, from the fastest to the smallest.
+        """Layouts for growing bounds: the first recovers fastest, the last needs the fewest bytes.
 
-        The bounds grow by a constant factor. A layout that is not smaller than the previous layout
-        is left out.
+        The bounds grow by a constant factor. Omits a layout that is not smaller than the layout
+        before it.
         """
         smallest, low = self.cheapest(), max(1, self.shortest)
         high = max(low, 0 if smallest is None else smallest.worst)
@@ -456,8 +462,10 @@ class Solver:
     def _improved(
         self, dropped: frozenset[int], candidates: Iterable[int], bound: int
     ) -> PricedLayout | None:
-        """Drops or restores the weights of one version at a time, newest first, while the price
-        falls.
+        """Improves the layout in which the versions ``dropped`` drop their weights.
+
+        For each candidate, newest first, drops the weights, or stores dropped weights, if this
+        lowers the price. Repeats this until no change lowers the price, at most ``_PASSES`` times.
         """
         best = self._best(dropped, bound)
         for _ in range(_PASSES):
@@ -535,7 +543,10 @@ class Solver:
         return self._free[key]
 
     def _layout(self, tree: Tree, needs: _Needs, limits: Mapping[int, float]) -> Selected:
-        """The cheapest layout of a tree within ``limits``, which some layout must meet."""
+        """The cheapest layout of a tree within ``limits``.
+
+        The caller ensures that some layout meets them.
+        """
         prices = [needs.prices[node] for node in tree.nodes]
         bounds = [limits.get(node, ENDLESS) for node in tree.nodes]
         layout = cheapest_tree(self._contents, tree, prices, bounds)
@@ -545,7 +556,7 @@ class Solver:
     def _replanned(self, parts: list[Selected], needs: _Needs, bound: int) -> list[Selected]:
         """Plans each tree again, within the time that its versions have left until the bound.
 
-        Repeats this a few times, until no layout changes.
+        Repeats this until no layout changes, at most ``_PASSES`` times.
         """
         times = [self._contents.recovery(part) for part in parts]
         totals = list(needs.fixed_ns)
@@ -583,7 +594,7 @@ class Solver:
 def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> dict[int, float]:
     """Maps each content of a tree to a new limit, in proportion to its recovery time ``times``.
 
-    With these limits, no version needs more additional nanoseconds than its ``slack``.
+    With these limits, the recovery time of each version grows by at most its ``slack``.
     """
     totals: dict[int, int] = defaultdict(int)
     for content, ns in times.items():
@@ -596,10 +607,10 @@ def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> di
 
 
 def _share(contents: Nodes, tree: Tree) -> float:
-    """The weight of a tree when a bound is divided among trees.
+    """The share of a tree when a bound is divided among trees.
 
-    It is the square root of (bytes that the tree's deltas save * mean time of a delta). With these
-    weights, all trees together need the fewest bytes if the full records are at regular distances.
+    This is the square root of (bytes that the tree's deltas save * mean time of a delta). If the
+    sources are evenly spaced in each tree, these shares give the fewest bytes in total.
     """
     edges = [contents.edges[link[1]] for link in tree.up if link is not None]
     saved = sum(contents.full_bytes[edge.b] - edge.bytes for edge in edges)
@@ -613,8 +624,8 @@ def _count(totals: list[int], times: Mapping[int, int], needs: _Needs, sign: int
             totals[version] += sign * ns
 
 
-# The delta between two bundles (``Bundles``) counts as not reversible if reversing it does not
-# recover more than this fraction of the bytes of its base.
+# The delta between two bundles (``Bundles``) counts as not reversible if reversing it would leave
+# more than this fraction of the base's bytes unrecovered.
 _LOSS = 0.02
 
 

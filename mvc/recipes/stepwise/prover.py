@@ -3,7 +3,9 @@
 The training records many versions. Only some versions, the *full states*, store the whole training
 state. A replay (a repetition of the training) starts from a full state. A *segment* consists of the
 versions after one full state, up to and including the next full state. The prover replays segment
-after segment. A version is proven if the replay computes the same weights.
+after segment. A version is proven if the replay computes the same weights. Then the prover deletes
+the stored weights of proven versions, except of full states, because a replay can compute them. It
+keeps weights whose recovery by replay would take longer than ``store.max_recovery``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from mvc.training.step_notes import ProofReport
 class Prover:
     """A thread that replays the versions which this process records.
 
-    If ``prove`` is false, there is no thread, and all methods do nothing.
+    ``report``: the results. If ``prove`` is false, there is no thread, and all methods do nothing.
     """
 
     def __init__(self, repo: Repository, *, prove: bool) -> None:
@@ -40,8 +42,10 @@ class Prover:
             self._thread.start()
 
     def note_version(self, commit: CommitId, step: int, *, ends: bool) -> None:
-        """Notes a version to replay. ``step``: the number of the version's training step. ``ends``:
-        whether the version is the last version of a segment, which can then be replayed.
+        """Notes a version to replay. ``step``: the number of the version's training step.
+
+        ``ends``: whether the version is the last version of a segment. If so, the thread replays
+        this segment.
         """
         if self._thread is not None:
             self._steps[commit] = step
@@ -49,7 +53,7 @@ class Prover:
                 self._ends.put(commit)
 
     def finish(self) -> None:
-        """Waits until all segments are replayed."""
+        """Waits until the thread has replayed all noted versions."""
         if self._thread is not None:
             self._ends.put(None)
             self._thread.join()
@@ -73,6 +77,7 @@ class Prover:
     def _replay(self, end: CommitId, worker: ReplayProcess) -> None:
         unproven, dropped = [*self._steps], list[CommitId]()
         versions, repo = unproven[: unproven.index(end) + 1], self._repo
+        # ``trusted``: the stored code of ``end`` may run, because this process recorded ``end``.
         with self._reporting_errors(), replaying(repo, end, ReplayOptions(trusted={end}), worker):
             pass
         proofs, steps = repo.storage.proofs(versions), {v: self._steps.pop(v) for v in versions}

@@ -3,8 +3,9 @@
 A *content* is the bytes of a tensor. A *coding* is a stored form of a content: in full, or as a
 delta from another content, the *base*. A delta may also need other contents, its *inputs*, to
 predict the content. Every received coding is decoded, even if a content has several codings, and
-the result is hashed. Then the Merkle root of each version is compared. If a version needs a content
-that was not received, and that none of its parents has, this content is recovered and hashed, too.
+the result is hashed. Then the Merkle root of each version's manifest (list of files) is compared
+with the root in the commit. If a version needs a content that was not received, and that none of
+its parents has, this content is recovered and hashed, too.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ _MOST_MISSING = 100_000
 class Missing(Exception):
     """Contents that a slice needs, and that neither the slice nor the repository has.
 
-    ``ids``: ids of 32 bytes, and first 8 bytes of ids, by which a coding names its base.
+    ``ids``: each is a full id (32 bytes), or only its first 8 bytes, if a coding names its base or
+    an input by them.
     """
 
     def __init__(self, ids: Iterable[bytes]) -> None:
@@ -63,7 +65,7 @@ class Missing(Exception):
 
 
 def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
-    """Whether a piece of a content (starting at byte ``start``) can be recovered."""
+    """Whether the piece of a content that begins at byte ``start`` can be recovered."""
     with suppress(DamagedData):
         graph.path(id_, start)
         return True
@@ -125,9 +127,9 @@ def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSli
 
 
 class _Object(Struct):
-    """The hashes of a content of several pieces. ``hasher``: hashed the bytes before ``reached``.
+    """The hashes of a content of several pieces. ``hasher`` hashes the bytes before ``reached``.
 
-    ``digests``: maps offsets to the hashes of pieces that were decoded out of order, or from
+    ``digests``: maps offsets to the hashes of pieces that were decoded out of order, or that have
     several codings.
     """
 
@@ -139,8 +141,8 @@ class _Object(Struct):
 class _Proof:
     def __init__(self, store: Store, view: Snapshot) -> None:
         self._view = view
-        # Stored deltas may be decoded backwards, to compute the base from the content. A received
-        # delta may not, because its base would then be computed from the content to verify.
+        # A stored delta may be decoded backwards, to compute its base from its content. A received
+        # delta may not: its base would be computed from the very content that the delta must prove.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = store.pool
         self._provided = store.provided  # dropped weights that a replay recomputed
@@ -151,13 +153,14 @@ class _Proof:
         self._received: set[bytes] = set()
         self._proven: set[bytes] = set()
         self._large: dict[bytes, _Object] = {}
-        self._load = lru_cache(_LOADED)(stream.load)  # a cache, because children need it again
+        self._load = lru_cache(_LOADED)(stream.load)  # a cache: children need a manifest again
         self._cached: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._cached_bytes = 0
-        self._uses: Counter[_Name] = Counter()  # how many codings still need a base
+        self._uses: Counter[_Name] = Counter()  # how many batches still need a base or input
         self._codes: Counter[tuple[bytes, int]] = Counter()  # number of codings of each piece
-        self._hashing = self._pool.submit(lambda: None)  # hashes the last piece of a large object
-        self._hashed_last: memoryview | None = None  # the hashed piece, if it is no base
+        # Hashes the most recently decoded piece of a large content, while the next is decoded.
+        self._hashing = self._pool.submit(lambda: None)
+        self._hashed_last: memoryview | None = None  # this piece; None if a later coding needs it
         self._spare: memoryview | None = None  # memory to use again: new memory costs page faults
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
@@ -175,7 +178,7 @@ class _Proof:
         for part in parts:
             self._name(part)
         self._records([part.records for part in parts])
-        for id_ in self._large.keys() - self._proven:  # pieces that were decoded out of order
+        for id_ in self._large.keys() - self._proven:  # some pieces were decoded out of order
             self._check_content(id_, self._specs[id_])
         self._large.clear()
         for version in (version for part in parts for version in part.versions):
@@ -191,7 +194,7 @@ class _Proof:
             self._missing[id_] = None
 
     def _check_reachable(self, id_: bytes, start: int) -> bool:
-        """Whether a piece can be recovered. Otherwise the content is noted as missing."""
+        """Whether a piece can be recovered. If it cannot, notes the content as missing."""
         is_reachable = is_reached(self._graph, id_, start)
         if not is_reachable:
             self._miss(id_)
@@ -267,7 +270,7 @@ class _Proof:
         return known
 
     def _marks(self, commit: Commit, manifest: Manifest) -> tuple[bytes, ...]:
-        """The first bytes of the state ids of files that differ from the first parent."""
+        """The first 8 bytes of the state id of each file that differs from the first parent."""
         parent = self._manifest_of(commit.parents[0]) if commit.parents else None
         old = (parent or manifests.EMPTY).by_path
         new = (
@@ -285,7 +288,7 @@ class _Proof:
 
         Codings that are predicted from each other, or that share a payload (compressed bytes), are
         decoded together. A base is decoded before the deltas from this base, and stays in a cache
-        until all these deltas are decoded.
+        (of limited size) until all these deltas are decoded.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
@@ -311,7 +314,7 @@ class _Proof:
             self._shared([walk for walk in every if not _has_transform(walk[1])])
         little = sum(len(out) for _, _, out in every) < _LITTLE
         code = partial(self._coded, grouped=grouped)
-        if little or len(walks) == 1:  # one unit at a time; threads may share its chunks
+        if little or len(walks) == 1:  # one unit at a time, whose chunks the threads share
             coded = [code(unit, parallel=not little) for unit in walks]
         else:
             running = [self._pool.submit(code, unit) for unit in walks]
@@ -350,7 +353,8 @@ class _Proof:
     ) -> list[bytes]:
         """Decodes the codings of a unit, and returns the hashes of the results.
 
-        ``grouped``: whether the codings without a transform were decoded before.
+        ``grouped``: whether the codings share a payload. If they do, ``_shared`` has already
+        decoded the codings without a transform.
         """
         left = [(path, out) for _, path, out in unit if not grouped or _has_transform(path)]
         cached = self._at(unit[0][0].member.start)
@@ -364,9 +368,9 @@ class _Proof:
         return [self._hashed(step.member, out, parallel=parallel) for step, _, out in unit]
 
     def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
-        """The id of a content that has one piece.
+        """The id of the content ``out``. Empty if ``out`` is only a piece of the content.
 
-        Empty for a content of several pieces, because ``_piece`` hashes these.
+        ``_piece`` hashes such pieces.
         """
         if member.kind == MANIFEST:
             return Manifest.id_of(bytes(out))
@@ -378,6 +382,7 @@ class _Proof:
         return b""
 
     def _note(self, member: Member, out: memoryview, digest: bytes) -> None:
+        """Checks the hash of a decoded content or piece. Caches it if a later coding needs it."""
         if member.kind == MANIFEST or len(out) == self._specs[member.id].nbytes:
             if digest != member.id:
                 raise _wrong(member.id)
@@ -405,8 +410,8 @@ class _Proof:
     def _piece(self, member: Member, spec: TensorSpec, out: memoryview) -> None:
         """Checks a piece of a content that has several pieces.
 
-        All codings of the piece must have equal bytes. All pieces together must have the hash of
-        the content.
+        All codings of the piece must decode to the same bytes. All pieces together must have the
+        hash of the content.
         """
         large = self._large.get(member.id)
         if large is None:
@@ -454,7 +459,12 @@ class _Proof:
         return manifest
 
     def _check_content(self, id_: bytes, spec: TensorSpec) -> None:
-        """Recovers a content piece by piece, and verifies its hash."""
+        """Recovers a content piece by piece, and verifies its hash.
+
+        If pieces were already decoded from received codings, the recovered pieces must have the
+        same bytes. Before ``large.reached``, ``large.hasher`` has hashed the decoded pieces, and
+        ``hasher`` hashes the recovered pieces. Later pieces are compared by ``large.digests``.
+        """
         large = self._large.get(id_) or _Object(BlobHasher(spec))
         hasher = BlobHasher(spec)
         for start, part in verify_pieces(
@@ -471,7 +481,7 @@ class _Proof:
     def _check_views(self, entry: FileEntry, known: dict[bytes, tuple[bytes, View]]) -> None:
         """Verifies the hashes of tensors that are views into a content.
 
-        Views that a parent version has are left out.
+        Omits views that a parent version has, too.
         """
         views = _views_of(entry)
         fresh = {id_ for id_, view in views.items() if known.get(id_) != view}
@@ -490,7 +500,7 @@ class _Proof:
 
 
 class _At(Struct, frozen=True):
-    """Maps the ids of contents to their pieces at ``start``, for the pieces in memory."""
+    """Maps the id of a content to its piece that begins at ``start``, if the piece is in memory."""
 
     cached: Mapping[tuple[bytes, int], memoryview]
     recomputed: Mapping[bytes, memoryview]
@@ -551,7 +561,7 @@ def _node(units: list[list[PathStep]], *, grouped: bool = False) -> _Batch:
 
 
 def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Batch]:
-    """Batches of the codings in an entry's records.
+    """Batches of all codings in an entry's records.
 
     Raises DamagedData for a group (codings with one payload) that exceeds the limit.
     """
@@ -607,13 +617,14 @@ def _after_bases(nodes: Sequence[_Batch]) -> Iterator[list[_Batch]]:
 
 
 _Walk = tuple[PathStep, Path, memoryview]
-"""A coding, the codings to decode up to this coding, and the buffer for the result."""
+"""A coding, the codings to decode for it (itself the last), and the buffer for the result."""
 
 
 def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
     """Yields units: groups of codings that are predicted from each other.
 
-    If a group has two codings of the same piece, or is too large, each of its codings is a unit.
+    If a group has two codings of the same piece, or is too large, each of its codings is a unit by
+    itself.
     """
     by_start: dict[int, list[PathStep]] = {}
     for step in steps:
@@ -628,9 +639,10 @@ def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
 
 
 def _batches(steps: Sequence[PathStep], joint: int) -> Iterator[Sequence[PathStep]]:
-    """The codings of a group, in batches to decode together.
+    """The codings of a group (codings with one payload), in batches to decode together.
 
-    In a super-step (one delta over several versions), a batch has the codings of one version.
+    ``joint``: 0, or, if the group is a super-step, the number of successive versions whose deltas
+    the payload has. In a super-step, each batch has the deltas of one version.
     """
     if not joint:
         return in_batches(steps, lambda step: step.member.nbytes, _AT_ONCE)

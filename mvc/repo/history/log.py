@@ -41,14 +41,15 @@ _SHOWN = 20  # versions that ``repr`` shows
 class LogEntry(Struct, frozen=True):
     """A commit with its refs and deployments. Fields that are not requested are None.
 
-    ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all deployments of the
-    version, in the order of recording. ``forgotten_ns``: when the state was forgotten (ns since
-    1970), or, if ``absent`` is true, when the version was received without its state; None if the
-    state is stored. ``relations``: how the models of the version relate to the models of its first
-    parent. ``dropped``: how to recover dropped weights. ``storage``: how the version is stored, its
-    bytes, and its recovery time. ``changes``: maps paths to the differences from the first parent;
-    None if unknown. ``annotations``: oldest first, without undone annotations. ``sent_by``: the
-    token or account that pushed the version to this repository.
+    ``refs``: ``HEAD``, branches, tags as ``tag: NAME``, and ``REMOTE/NAME``. ``deployments``: all
+    deployments of the version, in the order of recording. ``forgotten_ns``: when the state was
+    forgotten (ns since 1970). If ``absent`` is true: when the version was received without its
+    state. None if the state is stored. ``relations``: how the models of the version relate to the
+    models of the nearest ancestor with a stored state. ``dropped``: how to recover dropped weights.
+    ``storage``: how the version is stored, how many bytes it takes, and its recovery time.
+    ``changes``: maps paths to the differences from the first parent; None if unknown.
+    ``annotations``: oldest first, without undone annotations. ``sent_by``: the token or account
+    that pushed the version to this repository.
     """
 
     id: CommitId
@@ -79,19 +80,19 @@ class LogEntry(Struct, frozen=True):
 class LogOptions(Struct, frozen=True, kw_only=True):
     """Which versions ``Repository.log`` returns, in which order, and with which details.
 
-    ``every``: all versions that a branch, a tag or HEAD reaches. The last recorded comes first.
-    ``paths``: only versions that changed one of these files or folders. ``where``: only versions
-    with these metrics and params, as in ``auc > 0.9 and (lr < 1e-3 or data = "cars")``. Values from
-    annotations count, too. ``grep``: only versions whose message, notes, run, params or metrics
-    match this regular expression. ``sort``: a metric or numeric param. The highest value comes
-    first; with ``-NAME``, the lowest. Versions without a value are omitted.
+    ``every``: all versions that a ref reaches, the most recently recorded version first. ``paths``:
+    only versions that changed one of these files or folders. ``where``: only versions whose metrics
+    and params satisfy this condition, such as ``auc > 0.9 and (lr < 1e-3 or data = "cars")``.
+    Values from annotations count, too. ``grep``: only versions whose message, notes, run, params or
+    metrics match this regular expression. ``sort``: a metric or numeric param. The highest value
+    comes first; with ``-NAME``, the lowest. Versions without a value are omitted.
 
     ``since``, ``until``: inclusive bounds of the commit time. ``target``: only versions that were
     deployed on this target, sorted by the time of their newest deployment. Retracted deployments do
     not count. With ``target``, ``since`` and ``until`` are bounds of the deployment time, and the
-    version that was live at ``since`` is included. ``reset_points``, ``changes``, ``relations``,
-    ``prices``: fill the fields ``reset_point``, ``changes``, ``relations`` and ``storage``.
-    ``prices`` takes as long as ``Storage.stats``.
+    version that was live at ``since`` is included. ``reset_points``, ``changes``, ``relations``:
+    whether to fill these fields of ``LogEntry``. ``prices``: whether to fill ``storage``, which
+    takes as long as ``Storage.stats``.
     """
 
     every: bool = False
@@ -120,7 +121,7 @@ class Log(Sequence[LogEntry]):
         self._rest = iter(entries)
 
     def _entries(self, stop: int | None) -> list[LogEntry]:
-        """At least the first ``stop`` entries, if the history has so many. None: all entries."""
+        """Reads and returns at least the first ``stop`` entries. None: all entries."""
         if stop is None:
             self._read.extend(self._rest)
         elif stop > len(self._read):
@@ -321,7 +322,10 @@ def in_range(
 
 
 def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
-    """For a revision: its version, and None. For ``A..B``: B, and A with its ancestors."""
+    """The versions at which to start, and the versions to leave out.
+
+    For a revision: its version, and None. For ``A..B``: B, and A with its ancestors.
+    """
     rev = id_or_text(rev)
     if not isinstance(rev, str) or ".." not in rev:
         return [resolve(store, rev)], None
@@ -333,9 +337,9 @@ def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | 
 
 
 def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
-    """Whether a version changed one of the files or folders ``paths`` of its first parent.
+    """Whether one of the files or folders ``paths`` differs between a version and its first parent.
 
-    False if the state of the version is absent. A parent without a state counts as empty.
+    False if the state of the version is absent. A parent whose state is absent counts as empty.
     """
     new = manifests.if_stored(store, commit.id)
     if new is None:
@@ -373,8 +377,8 @@ def _matching(
 ) -> Iterator[Commit]:
     """Yields the versions that satisfy a condition.
 
-    If no version matches, and no version has a metric or param that the condition names, raises
-    UnknownMetric after the last version.
+    Raises UnknownMetric after the last version if no version satisfied the condition, and if the
+    condition names a metric or param that no version has.
     """
     missing, known, some = set(wanted.names), set[str](), False
     for commit in selected:
@@ -394,8 +398,8 @@ def _matching(
 def _values(commit: Commit, annotations: Annotations) -> dict[str, float | str]:
     """Maps each name that a condition may use to its value in a version.
 
-    If two values have the same name, a metric counts before a param, and a param before a text such
-    as the message.
+    If two values have the same name, uses the metric rather than the param, and the param rather
+    than a text such as the message.
     """
     later = annotations.of(commit.id)
     texts = {"author": commit.author, "message": commit.message, "run": commit.run}
@@ -441,10 +445,10 @@ def is_reset_point(store: Store, commit: CommitId) -> bool:
 
 
 def predicted_tensors(store: Store, commit: CommitId) -> dict[str, tuple[str, ...]]:
-    """Maps the path of each file to the names of tensors that are stored as an optimizer step.
+    """Maps the path of each file to the names of its tensors that are stored as an optimizer step.
 
-    For such a tensor, decoding computes a step of the optimizer, and adds the stored difference
-    from the result. Raises UnknownRevision, StateForgotten, DamagedData.
+    To decode such a tensor, mvc computes a step of the optimizer, and adds the stored difference to
+    the result. Raises UnknownRevision, StateForgotten, DamagedData.
     """
     graph = store.graph
     keys = {}
@@ -495,7 +499,7 @@ def names_by_commit(snapshot: Snapshot) -> dict[CommitId, list[str]]:
 
 
 class Orphans(Struct, frozen=True):
-    """``count``: number of orphaned versions. ``newest``: the newest of these versions."""
+    """The number of versions that become unreachable, and the newest of these versions."""
 
     newest: CommitId
     count: int
@@ -504,8 +508,8 @@ class Orphans(Struct, frozen=True):
 def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
     """Versions that become unreachable if a detached HEAD moves from ``tip`` to ``to``.
 
-    These are ``tip`` and its ancestors that neither ``to`` nor a branch, tag or tracking ref
-    reaches. None if all ancestors of ``tip`` stay reachable.
+    These are ``tip`` and its ancestors that neither ``to`` nor a branch, tag or remote-tracking
+    branch reaches. None if ``tip`` stays reachable.
     """
     every = (*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot))
     names = {ref.commit for ref in every}

@@ -3,8 +3,8 @@
 A process locks the journal, reads the entries that are new to its snapshot, and writes its entry.
 It flushes the journal to disk after releasing the lock, so that waiting processes share one flush.
 If the previous entry may not be on disk, the process flushes it before it writes its own entry
-(``heal``). So after a crash only the last entry can be incomplete. An earlier entry that cannot be
-read is damaged.
+(``heal``). So after a crash, only the last entry can be incomplete. If an earlier entry cannot be
+read, the journal is damaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 
 
 class ConcurrentRewrite(Exception):
-    """gc or repack in another process has replaced the journal. The caller must try again."""
+    """Another process has replaced the journal by gc or repack. The caller must try again."""
 
 
 def publish(
@@ -45,13 +45,14 @@ def publish(
     release: Callable[[], None] | None = None,
     stored: frozenset[str] = frozenset(),
 ) -> Recorded:
-    """Appends the entry that ``make`` returns, durably.
+    """Appends the entry that ``make`` returns. With ``sync``, the entry is durable on return.
 
-    ``make`` runs under the journal's lock with a refreshed snapshot. If ``make`` raises an error,
-    nothing is written. Before the call, the packs (files of encoded objects) that the entry names
-    must be durable. ``release`` unlocks a pack, and runs after writing and before flushing.
-    ``stored``: the format features of the objects in these packs. Raises WrongUsage if readers
-    would refuse the entry, and ReadOnly if a format feature forbids writing.
+    ``make`` runs under the journal's lock, after the snapshot is refreshed. If ``make`` raises an
+    error, nothing is written. The packs (files of encoded objects) that the entry names must be
+    durable before the call. ``stored``: the format features of the objects in these packs.
+    ``release``: called to unlock a pack, after the entry is written and before it is flushed.
+    Raises WrongUsage if readers would refuse the entry, and ReadOnly if a format feature forbids
+    writing.
     """
     (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)
     return recorded
@@ -67,10 +68,10 @@ def publish_all(
 ) -> list[Recorded]:
     """As ``publish``, for several entries under one lock.
 
-    ``make`` yields the entries. After each entry, ``make`` refreshes the snapshot.
+    ``make`` yields the entries. It must refresh the snapshot before it yields the next entry.
     """
     path = snapshot.folder / JOURNAL
-    snapshot.refresh()  # reading a replaced journal takes long, so not under the lock
+    snapshot.refresh()  # before locking, because this takes long if the journal was replaced
     done: list[Recorded] = []
     with contextlib.ExitStack() as opened:
         with snapshot.fs.lock(path):
@@ -106,7 +107,7 @@ def publish_all(
 
 
 def _readable(entry: Entry) -> Entry:
-    """Decodes the encoded entry, as readers do. Raises WrongUsage if readers would refuse it."""
+    """Encodes an entry, and decodes the result. Raises WrongUsage if readers would refuse it."""
     data = entry.encoded
     try:
         if len(data) > MAX_ENTRY:
@@ -145,8 +146,10 @@ def _comparable(entry: Entry) -> tuple[object, ...]:
 def completed(snapshot: Snapshot, entry: Entry) -> Entry:
     """Sets the fields of an entry that depend on earlier entries. The caller must lock the journal.
 
-    ``previous`` gets, for each statement (such as a deployment), the number of the entry with the
-    previous statement of the same topic. New statements get the id of this repository and times.
+    ``previous``: for each statement (such as a deployment), the number of the newest earlier entry
+    with a statement on the same topic (for a deployment, its target). A statement without ``node``
+    was made here. It gets the id of this repository, the time of recording, and a hybrid time that
+    is greater than all earlier hybrid times of its topic.
     """
     if not entry.statements:
         return entry
@@ -173,7 +176,7 @@ def completed(snapshot: Snapshot, entry: Entry) -> Entry:
 
 
 def entry_before(snapshot: Snapshot, statement: Statement) -> int | None:
-    """The number of the newest entry with a statement of the same topic as ``statement``."""
+    """The number of the newest entry with a statement on the topic of ``statement``."""
     newest = snapshot.newest_of_topic(statement)
     return None if newest is None else newest.sequence
 
@@ -187,17 +190,18 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
         entry = recorded.entry
         alike = (s for s in entry.statements if s.topic == statement.topic)
         greatest = max(greatest, *(s.hybrid_ns for s in alike))
-        # This repository gives a new statement the greatest time of its topic. A statement from
-        # another repository may have a smaller time, so check the previous statement, too.
+        # An entry that was made here has the greatest hybrid time of its topic so far, so the
+        # search can stop. A received entry may have a smaller time than the entry before it.
         number = entry.before(statement) if entry.is_received else None
         recorded = None if number is None else snapshot.by_sequence(number)
     return greatest
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
-    """Removes an incomplete entry at the journal's end, and flushes the journal.
+    """Repairs the end of the journal, and flushes the journal.
 
-    Each entry is written twice. If one copy is complete, completes the other copy instead.
+    Each entry is written twice. If only one copy of the last entry is complete, writes the second
+    copy. If no copy is complete, removes the entry.
     """
     if not snapshot.journal.settled:
         # gc or repack may have been killed before it flushed the folder with its new journal
@@ -217,7 +221,7 @@ def heal(snapshot: Snapshot, file: WriteFile) -> None:
 
 
 def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:
-    """Raises DamagedData if the bytes to truncate, those after ``end``, contain an entry."""
+    """Raises DamagedData if the bytes after ``end``, which will be removed, contain an entry."""
     for _, frame in frames_behind(file.read(end.offset, size - end.offset), 0):
         if frame[1] >= end.sequence:
             raise DamagedData(
@@ -230,7 +234,7 @@ def _append(file: WriteFile, offset: int, data: bytes) -> None:
     try:
         file.write_at(offset, data)
     except (MvcError, MemoryError):
-        # The entry may be incomplete now; remove it if possible.
+        # The journal may end in an incomplete entry now. Remove the entry if possible.
         with contextlib.suppress(MvcError):
             file.truncate(offset)
         raise

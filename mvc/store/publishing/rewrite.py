@@ -1,11 +1,11 @@
 """Replaces the journal: the only way to move or delete stored objects.
 
 Objects are stored in packs. The journal is a list of entries, which name the places of the objects
-in the packs. gc, repack and forget copy the objects that stay into new packs, and write a new
-journal. Then they lock the old journal, copy entries that other processes have appended meanwhile,
-flush and verify the new files, and rename the new journal to the name of the old journal. All
-changes take effect by this rename. Until then, the repository is unchanged. Entries keep their
-sequence numbers, and empty entries may be left out.
+in the packs. gc, repack and forget copy the objects to keep to new packs, and write a new journal.
+Then they lock the old journal, copy the entries that other processes have appended meanwhile, flush
+and verify the new files, and rename the new journal to the name of the old journal. All changes
+take effect by this rename. Before the rename, the repository is unchanged. Entries keep their
+sequence numbers. Entries that have become empty may be left out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Rewrite:
         self._size = 0
         self._unproven: list[Region] = []
         self._done = False
-        self._is_complete = False  # the new journal has every entry, and the old one is locked
+        self._is_complete = False  # the new journal has every entry, and the old journal is locked
         self._old = ExitStack()  # locks the old journal from the end of ``meanwhile`` on
         self.packs = packs
 
@@ -94,7 +94,7 @@ class Rewrite:
                 self._file.identity(),
             )
             return present is None or (present.inode, present.device) == (ours.inode, ours.device)
-        return True  # unknown: keep the new packs. If the rename failed, gc later deletes them
+        return True  # unknown: keep the new packs. If the rename failed, gc deletes them later
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
         """Copies an entry to the new journal. ``recorded``: the entry in the old journal.
@@ -120,7 +120,8 @@ class Rewrite:
     def _prove(self) -> None:
         """Raises EncodingFailed unless the new packs have all objects that the new journal names.
 
-        The old packs, which also have these objects, will be deleted.
+        This must be checked now: the old packs, which have the only other copies of these objects,
+        will be deleted.
         """
         regions, self._unproven = self._unproven, []
         with closing(PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)) as packs:
@@ -140,7 +141,7 @@ class Rewrite:
     def _has_last(self) -> bool:
         """Whether the entry that was copied last is still in the old journal.
 
-        A process that fails while it appends an entry removes this entry.
+        A process that cannot append an entry completely removes the entry again.
         """
         last = self._last
         if last is None:
@@ -151,8 +152,8 @@ class Rewrite:
     def meanwhile(self) -> Iterator[Recorded]:
         """Yields entries that other processes append to the old journal. Call ``keep`` for each.
 
-        After some rounds, locks the old journal until ``publish``, and yields the remaining
-        entries. Raises ConcurrentRewrite if another process has replaced the journal.
+        At the end, locks the old journal until ``publish``, and yields the remaining entries.
+        Raises ConcurrentRewrite if another process has replaced the journal.
         """
         snapshot = self._snapshot
         fs, path = snapshot.fs, snapshot.folder / JOURNAL

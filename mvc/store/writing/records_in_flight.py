@@ -1,8 +1,10 @@
 """Collects encoded pieces into records, and appends these to a pack (a file) in another thread.
 
-A piece is at most 32 MiB of a tensor or manifest. A record is a header and the encoded bytes of
-several pieces. A record is full when its pieces have 8 MiB or more before encoding. Full records
-are appended while other threads encode the pieces of later records. Readers see a record only after
+A piece is at most 32 MiB of a tensor or manifest. A record is a header and the encoded bytes of one
+or more pieces. No piece is added to a full record. A record is full if its pieces have 8 MiB or
+more before encoding, so one large piece can fill a record. A record is also full if it has 16,384
+pieces or 250 codings. Full records are appended while other threads encode the pieces of later
+records. Readers see a record only after
 ``mvc.store.publishing.publish`` has written the journal entry of the record.
 """
 
@@ -36,10 +38,11 @@ _IN_FLIGHT = 2  # maximum number of records that wait for the appending thread
 class _OpenRecord(Struct):
     """A record to which pieces are added. ``arena``: memory for the encoded chunks of the pieces.
 
-    A coding says how a piece is encoded. ``texts``: the different codings of the pieces.
-    ``grouped``: whether pieces with the same coding are encoded together. ``raw``: number of bytes
-    before encoding. ``settled``: the first ``settled`` pieces are encoded, and copied to the memory
-    for the bases of the next commit (``next_base``).
+    A coding says how a piece is encoded. ``texts``: the different codings of the pieces. ``raw``:
+    number of bytes before encoding. ``grouped``: whether pieces with the same coding are encoded
+    together. Then the pack gets one record for each coding. ``settled``: how many pieces, from the
+    first, ``drain`` has found encoded, and has copied to ``next_base``. From this memory, the next
+    commit reads its bases.
     """
 
     grouped: bool
@@ -53,8 +56,8 @@ class _OpenRecord(Struct):
 class RecordsInFlight:
     """Two open records, and full records that are being appended. Not thread-safe.
 
-    Grouped pieces are added to one of the open records, all other pieces to the second.
-    ``sequence``: number of the operation that will publish the records.
+    One open record is for grouped pieces, the second is for all other pieces. ``sequence``: the
+    number of the journal entry that will publish the records.
     """
 
     def __init__(self, packs: RecordSink, arenas: Arenas, sequence: int) -> None:
@@ -62,7 +65,7 @@ class RecordsInFlight:
         self._open = {kind: _OpenRecord(kind, arenas.lend()) for kind in (True, False)}
         self._appender: Executor | None = None
         self._appending: list[Future[None]] = []
-        self.needs_raw = False  # whether ``drain`` must encode or copy bytes of added pieces
+        self.needs_raw = False  # whether ``drain`` must still encode or copy an added piece
 
     @property
     def single(self) -> Sequence[Waiting]:
@@ -71,7 +74,7 @@ class RecordsInFlight:
 
     @property
     def allocate(self) -> Callable[[int], memoryview]:
-        """Allocates memory for encoded chunks of the next piece that is not ``grouped``."""
+        """Allocates memory for encoded chunks of a piece to be added that is not ``grouped``."""
         return self._open[False].arena.allocate
 
     def add(self, piece: Waiting, *, grouped: bool = False) -> None:
@@ -96,10 +99,10 @@ class RecordsInFlight:
             )
 
     def drain(self) -> None:
-        """Waits until all pieces are encoded, and appends the grouped pieces.
+        """Waits until all pieces are encoded. Appends the open record of grouped pieces.
 
-        The record of the other pieces stays open, so that a version's manifest can be stored in the
-        same record as tensors of the version.
+        The second record stays open, so that a version's manifest can be stored in the same record
+        as tensors of the version.
         """
         self._await()
         if self._open[True].pieces:
@@ -112,6 +115,7 @@ class RecordsInFlight:
         single.settled, self.needs_raw = len(single.pieces), False
 
     def flush(self) -> None:
+        """Appends both open records, and ends the appending thread."""
         try:
             self._await()
             for grouped in self._open:
@@ -172,7 +176,7 @@ class RecordsInFlight:
         self._packs.append(proven_header(members, group=False, body_size=at), body)
 
     def _append_group(self, pieces: Sequence[Waiting]) -> None:
-        """Appends one record for each coding. The pieces of a record are encoded together."""
+        """Appends one record for each coding: the pieces with this coding, encoded together."""
         for text in dict.fromkeys(piece.text for piece in pieces):
             chosen = [piece for piece in pieces if piece.text == text]
             pipeline = Pipeline.parse(Coding(text).pipeline)

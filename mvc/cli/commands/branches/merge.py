@@ -1,10 +1,10 @@
 """``mvc merge``.
 
-If only one side changed a tensor since the nearest common ancestor, the merge has this side's
-tensor. If both sides changed a tensor, or a file without tensors, this is a conflict. Strategies:
-ours; theirs; for tensors only: mean of both sides; sum of the ancestor and X times each change. If
-conflicts remain, mvc lists them and writes nothing. PATTERN selects tensors (NAME or PATH:NAME) or
-files. The last matching pattern counts. If HEAD is an ancestor of REV, the branch moves forward.
+If only one side changed a tensor since the common ancestor, the merge has this side's tensor. If
+both sides changed a tensor, or a file without tensors, this is a conflict. Strategies: ours and
+theirs take one side; mean averages tensors; sum adds X times each change to the ancestor's tensor.
+If conflicts remain, mvc lists them and writes nothing. PATTERN selects tensors (NAME or PATH:NAME)
+or files. The last matching pattern counts. If HEAD is an ancestor of REV, the branch moves forward.
 """
 
 from __future__ import annotations

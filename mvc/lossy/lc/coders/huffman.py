@@ -3,8 +3,9 @@
 docs/format.md, "Payload of steps", describes the bytes. A code word begins where the previous word
 ends, so a simple decoder finds one word after another. This decoder processes a block of bits by a
 few operations on numpy arrays. For each bit, the array ``jump`` has the end of a word that would
-begin at this bit. From the first word, ``jump`` gives the second word. From two words, ``jump``
-applied twice gives two more words, and so on: the number of known words doubles.
+begin at this bit. A jump leads from the beginning of word 1 to the beginning of word 2. Two jumps
+lead from words 1 and 2 to words 3 and 4. Four jumps lead from words 1-4 to words 5-8. So each round
+doubles the number of known words.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def lengths_of(counts: Sequence[int] | NDArray[Any]) -> Lengths:
         if max(depths) <= MOST_BITS:
             lengths[used] = depths
             break
-        weights = (weights + 1) // 2  # more equal weights make the longest word shorter
+        weights = (weights + 1) // 2  # more similar weights make the longest word shorter
     return lengths
 
 
@@ -156,8 +157,9 @@ def _place(
 ) -> int:
     """Writes the word of each letter, from bit ``at`` on. Returns the bit after the last word.
 
-    ``letters``: symbols, or bytes of packed symbols. A word has at most 30 bits, so a word is in at
-    most two items of ``out`` (32 bits). Words that begin in the same item are joined first.
+    ``letters``: symbols, or bytes of packed symbols. The word of a byte is the joined words of its
+    symbols: at most 30 bits (two words of 15 bits), which are in at most two items of ``out`` (32
+    bits each). Words that begin in the same item are joined first.
     """
     for first in range(0, len(letters), BLOCK):
         block = letters[first : first + BLOCK]
@@ -200,7 +202,7 @@ def _read(data: Bytes, total: int, lengths: Lengths, out: Symbols) -> Symbols:
 
 
 def _follow(sizes: NDArray[np.int64], start: int, most: int) -> tuple[NDArray[np.int64], int]:
-    """The bits at which words begin, from ``start`` on, and the end of the last of these words.
+    """The positions of the bits at which words begin, from ``start`` on, and the last word's end.
 
     ``sizes``: for each bit, the length of a word that would begin at this bit. ``most``: maximum
     number of words.
@@ -215,7 +217,7 @@ def _follow(sizes: NDArray[np.int64], start: int, most: int) -> tuple[NDArray[np
         starts = np.concatenate((starts, following[:inside]))
         if inside < len(following):
             break
-        # an end outside the block is not followed
+        # no jump begins outside the block
         jump = np.where(jump <= last, jump.take(jump, mode="clip"), jump)
     starts = starts[:most]
     return starts, int(starts[-1] + sizes[starts[-1]])
