@@ -62,7 +62,7 @@ TOPICS = {
             "mvc diff TARGET HEAD": "a target can be used as a REV: it names its live version",
         },
         (
-            "A deployment is dated if it has a time of its own (by `--at`, or imported). The live "
+            "A deployment is dated if its time was given by `--at` or by an import. The live "
             "version is that of the newest undated deployment, in the order of recording, even if "
             "the clock was set back. A deployment with a later date replaces that version once the "
             "date has passed; the latest date counts. So a deployment that is dated last week does "

@@ -218,7 +218,7 @@ def _read_head(cursor: Cursor, width: int) -> tuple[Format, int]:
     exponent = (folded >> 1) ^ -(folded & 1)
     kind = _formats_of(width).get(code)
     if kind is None or exponent not in _EXPONENTS:
-        raise DamagedData("a grid has an unknown format")
+        raise DamagedData("the steps have an unknown number format or exponent")
     return kind, exponent
 
 

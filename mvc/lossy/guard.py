@@ -58,7 +58,7 @@ Right: TypeAlias = NDArray[np.bool_]
 
 
 class GuardStage(OnNewWeights, frozen=True):
-    """decision: stores versions finer while they lose more than E of the accuracy
+    """decision: while production weights lose more than E of accuracy, makes new versions finer
 
     ``bound``: E, a share of accuracy (0.001 is a tenth of a per cent). ``keep``: how many samples
     of every label are in the reservoir (samples of earlier batches).

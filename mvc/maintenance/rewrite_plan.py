@@ -123,7 +123,7 @@ def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
                 ) from error
     raise Busy(
         "other operations rewrote the repository during each of 8 tries",
-        hint="run the command again when fewer commits are made",
+        hint="run the command again when no other operation rewrites the repository",
     )
 
 

@@ -92,11 +92,11 @@ accuracy that may be lost, in per cent.
 """
 
 _ENDS = {
-    Kind.STEPS: "add gaps after it",
-    Kind.BUCKETS: "add huffman, packed or ans after it",
-    Kind.SYMBOLS: "add huffman, packed or ans after it",
-    Kind.PAIR: "add a delta (sub or xor) after it",
-    Kind.CHOSEN: "add a delta (sub or xor) after it",
+    Kind.STEPS: "add the stage gaps at the end",
+    Kind.BUCKETS: "add the stage huffman, packed or ans at the end",
+    Kind.SYMBOLS: "add the stage huffman, packed or ans at the end",
+    Kind.PAIR: "add a delta (sub or xor) at the end",
+    Kind.CHOSEN: "add a delta (sub or xor) at the end",
 }
 """Kinds of data that the last stage must not return. Maps each kind to the hint for the user."""
 

@@ -208,7 +208,7 @@ def _module_and_inputs(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
         )
     if inputs is None:
         raise WrongUsage(
-            "the model has no inputs",
+            "no inputs were given for the model",
             hint="pass its inputs; for 'mvc probe' define inputs() in the model's file, or give a "
             "shape: --input 1x3x224x224",
         )

@@ -331,6 +331,6 @@ class _Fetch:
         is_late = self._in_vain > 1 and now - self._news_s > patience.WORK
         if self._in_vain > IN_VAIN or is_late:
             raise RemoteRefused(
-                f"{self.tally.remote} keeps sending data without anything new",
+                f"{self.tally.remote} keeps sending data, but nothing new",
                 hint="check that the URL belongs to an mvc server",
             )

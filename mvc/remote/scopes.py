@@ -53,8 +53,8 @@ def parse_scopes(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 _EXAMPLES = (
-    "use read, push:heads/*, deploy:prod, metrics or admin; the prefix REPO: limits it to one "
-    "repository"
+    "use read, push:heads/*, deploy:prod, metrics or admin; the prefix REPO: limits the scope to "
+    "one repository"
 )
 _ONE_NODE = "each node needs its own token, with the scope deploy:nodes/NAME/*"
 

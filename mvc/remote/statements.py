@@ -252,7 +252,7 @@ def check_target(target: str) -> None:
     if is_report(target) and target.count("/") < 2:
         raise InvalidName(
             f"{target} is not a node's target: the form is {NODES}NAME/TARGET",
-            hint="set a node name without '/': 'mvc follow --as NAME'",
+            hint="name both the node and the target, such as nodes/berlin/prod",
         )
 
 

@@ -443,7 +443,7 @@ class Store:
         for value in [*(change.new for change in entry.refs), *entry.about]:
             if isinstance(value, CommitId) and value not in own and not self._proves(value):
                 raise UnknownRevision(
-                    f"commit {value.short} was collected in the meantime",
+                    f"gc has just deleted commit {value.short}",
                     hint="'mvc log' lists the commits of this repository",
                 )
 

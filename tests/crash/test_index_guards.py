@@ -83,7 +83,7 @@ def test_a_write_to_a_replaced_index_does_not_show_in_the_new_one(tmp_path: Path
 
 def test_a_lock_that_is_kept_is_seen(tmp_path: Path) -> None:
     warm_up_all(tmp_path)
-    with pytest.raises(Wrong, match="do not belong together"):
+    with pytest.raises(Wrong, match="lock file was replaced"):
         _stays(tmp_path, LOCK_KEPT)
 
 

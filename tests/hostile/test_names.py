@@ -92,7 +92,7 @@ def test_no_state_is_below_another(repo: Repository, first: str, second: str) ->
     with pytest.raises(WrongUsage, match="m cannot be a file and the folder of m/n/o"):
         repo.commit(states={first: state, second: state})
     repo.commit(state, path=first)
-    said = "m is a folder in this version, with" if second == "m" else "m cannot be a file and the"
+    said = "m cannot be a file: the version has" if second == "m" else "m cannot be a file and the"
     with pytest.raises(WrongUsage, match=f"{said}.* m/n/o") as caught:
         repo.commit(state, path=second)
     assert ("path='m/'" in str(caught.value.hint)) == (second == "m")

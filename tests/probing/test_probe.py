@@ -493,7 +493,7 @@ def test_functions_make_the_model() -> None:
     [
         ({"model": 3, "inputs": X}, "the model is of type int"),
         ({"model": dict, "inputs": X}, "the model is of type dict"),
-        ({"model": nn.Flatten()}, "the model has no inputs"),
+        ({"model": nn.Flatten()}, "no inputs were given for the model"),
         ({"model": nn.LazyLinear(3), "inputs": X}, "weight has no values yet"),
         ({"model": nn.Flatten(), "inputs": X, "seed": -1}, "seed is -1"),
         ({"model": nn.Flatten(), "inputs": X, "threads": 0}, "threads is 0"),

@@ -109,7 +109,7 @@ def exchange_the_data(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("disturb", "why"),
-    [(delete_the_lock, "has no lock file"), (exchange_the_data, "do not belong together")],
+    [(delete_the_lock, "has no lock file"), (exchange_the_data, "lock file was replaced")],
 )
 def test_a_file_that_was_exchanged_in_use(
     folder: Path, disturb: Callable[[Path], None], why: str
@@ -150,6 +150,6 @@ def test_a_lock_file_that_lags_behind_is_seen_by_a_writer_who_has_it_open(folder
     older = (folder / "lock.mdb").read_bytes()
     grow(mine, 2, 3)
     put(folder / "lock.mdb", older)
-    with pytest.raises(DamagedData, match="do not belong together"):
+    with pytest.raises(DamagedData, match="lock file was replaced"):
         grow(mine, 1, 4)
     mine.close()

@@ -92,7 +92,7 @@ def parse_header(header: bytes, name: str) -> dict[str, Any]:
         del entries["__metadata__"]
     metadata = entries.get("__metadata__", {})
     if not isinstance(metadata, dict) or any(not isinstance(v, str) for v in metadata.values()):
-        raise BadModelFile(f"{name}: its metadata is not a map of texts")
+        raise BadModelFile(f"{name}: __metadata__ must map strings to strings")
     return entries
 
 
@@ -109,7 +109,7 @@ def _layout(
             raise BadModelFile(f"{name}: {key} does not start at the end of the previous tensor")
         end = stop
     if end != length:
-        raise BadModelFile(f"{name}: its tensors do not reach its end")
+        raise BadModelFile(f"{name}: the tensors do not end where the file ends")
     contents = tuple(ParsedContent(start + begin, spec) for begin, _, spec, _ in placed)
     return contents, tuple(ParsedTensor(key, spec, i) for i, (_, _, spec, key) in enumerate(placed))
 

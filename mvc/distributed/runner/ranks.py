@@ -140,7 +140,7 @@ class Ranks:
                 if waited > self._interval:
                     self.call()
                 if waited > self._interval + self._timeout:
-                    raise CannotDistribute(self._missing(wanted, "did not come"))
+                    raise CannotDistribute(self._missing(wanted, "did not join the exchange"))
                 pause = min(0.02, pause + 0.0003)
                 time.sleep(pause)
         self.number, self._started = wanted, time.monotonic()

@@ -177,7 +177,9 @@ class Attached(Records):
                     hint="prepare and register the same objects in the same order",
                 )
         if (recorded["scaler"] is None) != (accelerator.scaler is None):
-            raise CannotResume("only one of the recorded and the current training scales gradients")
+            raise CannotResume(
+                "either the recorded training or this training scales gradients, but not both"
+            )
         differs = [
             *resume.differences(recorded["setting"]),
             *resume.check_types(recorded, scaler=accelerator.scaler),

@@ -55,7 +55,9 @@ def encode_joint(
     """
     shapes = [[(step.dtype, step.nbytes) for step in at] for at in steps]
     if any(shape != shapes[0] for shape in shapes) or not 0 < len(steps) <= MAX_JOINT:
-        raise WrongUsage(f"a joint payload has 1 to {MAX_JOINT} steps, all of the same tensors")
+        raise WrongUsage(
+            f"a joint payload has steps of 1 to {MAX_JOINT} versions with the same tensors"
+        )
     return [varint(len(steps)), *_encode(_coding_of(pipeline), steps, joint=True)]
 
 
@@ -118,7 +120,7 @@ def _decode(
             raise DamagedData("a tensor changes its dtype between steps")
         limit = cursor.byte() if joint else 0
         if limit >= len(_LIMITS):
-            raise DamagedData("joint symbols of unknown kind")
+            raise DamagedData("unknown limit of joint symbols")
         rows.append([])
         for run in _letters([len(table) for table in tables], _LIMITS[limit]):
             rows[-1] += _digits(coding.decode(cursor, total, prod(run)), run)

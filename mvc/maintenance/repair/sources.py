@@ -157,7 +157,9 @@ class _DamagedRecords:
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> None:
         if id_ not in self.specs:
-            raise DamagedData(f"object {id_.hex()[:10]} has several pieces")
+            raise DamagedData(
+                f"object {id_.hex()[:10]} has more than 32 MiB: damaged records are not searched"
+            )
         out[:] = memoryview(self._recovery.blob(id_, self.specs[id_]))[start : start + len(out)]
 
     def manifest(self, id_: bytes) -> bytes:

@@ -248,7 +248,9 @@ class _Proof:
                 raise _wrong(id_)
         for member in (member for _, _, header in part.records for member in header.members):
             if member.kind != MANIFEST and member.id not in self._specs:
-                raise DamagedData(f"content {member.id.hex()[:10]} belongs to no version")
+                raise DamagedData(
+                    f"content {member.id.hex()[:10]} was sent, but belongs to no sent version"
+                )
 
     def _manifest_of(self, id_: CommitId) -> Manifest | None:
         """The manifest of a version whose complete state is stored. None if the state is absent."""

@@ -135,7 +135,8 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
                 if other in committed or identity is None or not identity.is_file:
                     if other == inside and inside not in committed:
                         raise WrongUsage(
-                            f"{file} is a folder in this version, with {inside}",
+                            f"{file} cannot be a file: the version has a folder of this name, "
+                            f"with {inside}",
                             hint=f"write a sharded state with path='{file}/', which ends in /",
                         )
                     raise WrongUsage(

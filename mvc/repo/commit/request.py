@@ -277,7 +277,9 @@ def check_request(request: CommitRequest) -> None:
     if len(set(options.needs)) > MAX_NEEDS:
         raise WrongUsage(f"a version needs at most {MAX_NEEDS} other versions")
     if len(set(options.parents)) >= MAX_PARENTS:
-        raise WrongUsage(f"a version has at most {MAX_PARENTS} parents, including the tip")
+        raise WrongUsage(
+            f"a version has at most {MAX_PARENTS} parents, including the branch's newest version"
+        )
     if len(request.attachments) > MAX_ATTACHED:
         raise WrongUsage(f"a version has at most {MAX_ATTACHED} attachments")
     for name, content in request.attachments.items():

@@ -34,7 +34,7 @@ def divided(
     if no_tensors := state.keys() - specs.keys():
         name = printable(min(map(str, no_tensors)))
         raise WrongUsage(
-            f"{folder} contains tensors by name, but {name} is not a tensor",
+            f"{folder} can contain only tensors, but {name} is not a tensor",
             hint="commit other values as a separate file, with states=",
         )
     sizes = {key: specs[key].nbytes for key in state}

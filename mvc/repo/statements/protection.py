@@ -169,7 +169,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
             other = live_at(self._store, None, self.target)
             how = "deployed" if other.returns_to is None else "rolled back to"
             return f"{printable(other.author) or 'another user'} {how} {other.commit.short}"
-        return "the training's deployment does not count any more"
+        return "the training's deployment is no longer live"
 
     def _live_now(self) -> bytes | None:
         """The id of the live deployment. None if nothing is live, empty if data are damaged."""

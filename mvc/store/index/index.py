@@ -40,7 +40,7 @@ _CHECK = 16
 _FAN = 4  # runs of one level that are merged into a run of the next level
 _LOCK_FILE = 8192  # bytes; enough for LMDB's 126 readers
 _PATIENCE, _PAUSE = 2.0, 0.005  # seconds; for ``Index._check_lock``
-_NOT_ITS_LOCK = "the index and its lock file do not belong together"
+_NOT_ITS_LOCK = "the index or its lock file was replaced"
 
 
 class IndexRun(Struct, frozen=True):

@@ -100,9 +100,11 @@ def pipeline_of(step: PathStep) -> Pipeline:
     except InvalidPipeline as error:
         raise DamagedData(f"{short_name(step)} names an unknown coding") from error
     if member.coding.joint and not pipeline.forward_only:
-        raise DamagedData(f"{short_name(step)} is a super-step, but its coding adds no floats")
+        raise DamagedData(
+            f"{short_name(step)} is a delta over several versions, but its coding cannot add floats"
+        )
     if pipeline.forward_only and not member.coding.forward_only:
-        raise DamagedData(f"{short_name(step)} names a coding in a form that is never stored")
+        raise DamagedData(f"{short_name(step)} has a coding that mvc never writes")
     if bool(member.inputs) > member.coding.predicted:
         raise DamagedData(f"{short_name(step)} has inputs, but no prediction")
     if (pipeline.operator == "none") == bool(member.base) or (

@@ -91,7 +91,7 @@ def test_differs_and_agrees_with_a_seed(script) -> None:
 def test_a_model_without_inputs_is_told_both_ways_to_give_them(script) -> None:
     (script.folder / "bare.py").write_text("import torch\n\nmodel = torch.nn.Linear(4, 4)\n")
     refused = script("probe", "bare.py", code=2)
-    assert "the model has no inputs" in refused.err
+    assert "no inputs were given for the model" in refused.err
     assert "define inputs() in the model's file" in refused.err
     assert "--input 1x3x224x224" in refused.err
     script("probe", "bare.py", "--input", "1x4", "--eval")

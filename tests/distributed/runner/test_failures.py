@@ -31,8 +31,8 @@ ALLOWED = TIMEOUT + 30
 
 LINE = {
     "kill": r"rank {0} was killed by SIGKILL|rank \d: rank {0} \(process \d+ on \S+\) .*",
-    "stop": r"rank \d: rank {0} \(process \d+ on \S+\) (did not come|has ended or did not) .*",
-    "block": r"rank \d: rank {0} \(process \d+ on \S+\) did not come within 6 seconds",
+    "stop": r"rank \d: rank {0} \(process \d+ on \S+\) (did not join|has ended or did not) .*",
+    "block": r"rank \d: rank {0} \(process \d+ on \S+\) did not join the exchange within 6 seconds",
     "fail": r"rank {0}: ValueError: no such thing",
 }
 COMMAND = [sys.executable, "-c", "from mvc.cli.main import main; main()", "train-distributed"]
@@ -140,7 +140,11 @@ def hurt(folder: Path, how: str, rank: int, step: int, *options: str, soon: bool
     ("only", "settings", "line"),
     [
         ("01", "speed=3", r"rank \d: there is no setting speed"),
-        ("0", "timeout=2", r"rank 0: rank 1 \(process unknown\) did not come within 2 seconds"),
+        (
+            "0",
+            "timeout=2",
+            r"rank 0: rank 1 \(process unknown\) did not join the exchange within 2 seconds",
+        ),
     ],
 )
 def test_a_refusal_by_join_is_one_line(tmp_path: Path, only: str, settings: str, line: str) -> None:
@@ -189,7 +193,7 @@ def test_torchrun_ends_and_the_line_names_the_rank(tmp_path: Path, do: str) -> N
     training = under_torchrun(tmp_path, do)
     assert training.finish() == [1]
     rank = do[0]
-    named = rf"rank {rank} \(process \d+ on \S+\) did not come within 6 seconds"
+    named = rf"rank {rank} \(process \d+ on \S+\) did not join the exchange within 6 seconds"
     assert re.search(f"{named}|ValueError: no such thing", training.err), training.err
     training.check()
 

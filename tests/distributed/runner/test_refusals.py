@@ -152,7 +152,7 @@ def unjoined(rank: int, count: int) -> Any:
 
 def test_a_rank_that_does_not_join(tmp_path: Path) -> None:
     outcomes = train(tmp_path, 3, 12, unjoined, timeout=2.0, **FGM)
-    line = "rank 1 (process unknown) did not come within 2 seconds"
+    line = "rank 1 (process unknown) did not join the exchange within 2 seconds"
     assert all(line in str(outcomes[n].error) for n in (0, 2)), outcomes
 
 

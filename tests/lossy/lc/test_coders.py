@@ -119,7 +119,7 @@ def test_letters_that_no_encoder_writes(together, precision):
     """Of alphabets above 256 a letter is one symbol, never none."""
     lanes, known, states = bytes((4, 1, 1)), b"", bytes(20)
     data = bytes((2, together, precision)) + lanes + known + states
-    with pytest.raises(DamagedData, match="unknown kind"):
+    with pytest.raises(DamagedData, match="unknown letter size"):
         CODERS["ans"].decode(Cursor(data), 10, 300)
 
 

@@ -141,7 +141,7 @@ def test_limits():
     with pytest.raises(WrongUsage, match="has no coder"):
         encode_steps(Pipeline.parse("vsol"), [])
     step = Addition(np.zeros(1, np.uint8), table * 0, "float32")
-    with pytest.raises(WrongUsage, match="of the same tensors"):
+    with pytest.raises(WrongUsage, match="with the same tensors"):
         encode_joint(PIPELINES[0], [[step], []])
     with pytest.raises(WrongUsage, match="a joint payload has"):
         encode_joint(PIPELINES[0], [[]] * (MAX_JOINT + 1))

@@ -16,7 +16,7 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
     names: tuple[str, ...] = argument("[NAME [REV]]", completes="BRANCH")
     delete: bool = flag(
-        "Delete branches. Without -f, refuse if no other ref would reach their versions.",
+        "Delete branches. Without -f, refuse if no other branch or tag reaches the newest version.",
         "-d",
         allows="names force",
     )

@@ -39,8 +39,8 @@ def command(session: Session, args: _MergeOptions) -> int:
     if done.conflicts:
         session.line(f"{count(len(done.conflicts), 'conflict')}: nothing is merged")
         session.note(
-            "hint: --strategy ours or theirs resolves any conflict, mean or sum conflicts of "
-            "floats; PATTERN=HOW resolves matching conflicts"
+            "hint: --strategy ours or theirs resolves any conflict; mean or sum resolves "
+            "only conflicts of floats; PATTERN=HOW resolves only matching conflicts"
         )
     elif done.restored is None or done.new is None:
         session.note(f"{branch} is up to date with {rev}")

@@ -116,7 +116,7 @@ def _until(session: Session, live: Live, is_now: IsLive, *, cell: bool) -> str:
     if live.until_ns is not None:
         to_come = " (to come)" if not cell and live.until_ns > session.now_ns() else ""
         return session.moment(live.until_ns, cell=cell) + to_come
-    return "still live" if is_now(live.deployment) else "no later record"
+    return "still live" if is_now(live.deployment) else "unknown"
 
 
 # -- reports of nodes

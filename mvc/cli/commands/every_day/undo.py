@@ -76,7 +76,7 @@ def _note_head(session: Session, done: Undoing) -> None:
     if at.commit != done.before.commit:
         session.note(
             "Files are unchanged: 'mvc status' compares them with HEAD; 'mvc checkout -f HEAD' "
-            "replaces them by those of HEAD"
+            "replaces them by the files of HEAD"
         )
 
 

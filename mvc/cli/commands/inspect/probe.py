@@ -47,7 +47,7 @@ class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
     deterministic: bool = flag("Use only deterministic kernels.")
     only: str | None = option(
         "LAYERS",
-        "Record only these layers, and how far their values differ: fc,block1.*,7,9-12.",
+        "Record only these layers (fc,block1.*,7,9-12), with their values, to measure differences.",
     )
     shape: str | None = option(
         "SHAPE",

@@ -31,7 +31,7 @@ class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
     )
     other: Path | None = option(
         "DIR",
-        "With --repair: repair from this backup or repository (such as a clone), too.",
+        "With --repair: also take data from DIR, a backup or another repository, such as a clone.",
         "--from",
         needs="repair",
     )
@@ -64,7 +64,7 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
         lost = rebuild_index(config=load) if args.rebuild else None
         report = session.run("checking", session.repo.storage.fsck, full=args.full)
     if lost is not None:
-        session.warn(f"{lost}; they were discarded, and the index was rebuilt")
+        session.warn(f"{lost}; the lost entries were discarded, and the index was rebuilt")
     if args.rebuild:
         session.note("the index was rebuilt")
     if not session.answered("mvc.fsck/1", fields(report) | repaired):

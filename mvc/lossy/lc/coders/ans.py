@@ -188,7 +188,7 @@ def _decode_coded(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     together, precision = cursor.byte(), cursor.byte()
     known_kind = together and together in {1, per_byte(alphabet)}
     if not known_kind or not _PRECISION[0] <= precision <= _PRECISION[1]:
-        raise DamagedData("letters of unknown kind")
+        raise DamagedData("coded symbols have an unknown letter size or precision")
     letters = -(-count // together)
     lanes, known = cursor.varint(), cursor.varint()
     least = -(-letters // _ROWS[1])

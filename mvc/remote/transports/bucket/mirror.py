@@ -317,11 +317,11 @@ class Mirror:
         try:
             data = self.fs.read_bytes(self.place / _SEEN, _LONGEST_NOTE)
             if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:
-                raise DamagedData("the note does not match its checksum")
+                raise DamagedData("the file 'seen' does not match its checksum")
             note = msgspec.msgpack.decode(data[:-_CHECK], type=_Note)
             seen = Seen(note.version, BucketHead.decode(note.head, self.objects.url))
             if not self.has(seen.head.end):
-                raise DamagedData("the note does not match the mirror")
+                raise DamagedData("the file 'seen' does not match the mirror's journal")
         except (MvcError, msgspec.MsgspecError):
             self.reset()
             return

@@ -287,7 +287,7 @@ class MirrorPacks(FileSystem):
         if data is None:
             raise RemoteUnreachable(
                 f"{pack.name} was deleted from {self._objects.url}",
-                hint="gc ran meanwhile: repeat the command",
+                hint="gc may have deleted the pack during this command: repeat the command",
             )
         if len(data) != length:
             raise DamagedData(f"{pack.name} of {self._objects.url} is truncated")
