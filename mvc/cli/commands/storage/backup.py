@@ -1,8 +1,8 @@
 """``mvc backup``.
 
 Other processes may commit meanwhile. All copied bytes are read back and checked. To continue an
-interrupted backup, repeat the command. 'mvc restore' creates a repository from the copy. In a
-folder that 'mvc serve' serves, mvc copies all repositories and tokens.
+interrupted backup, repeat the command. 'mvc restore' creates a repository from the copy. In the
+folder that 'mvc serve' serves, the command copies all repositories of the folder, and the tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc repack`` chooses which versions are stored in full (reset points), and which as deltas.
 
-Ids and contents of versions do not change. Without --interval, --max-recovery or --max-size, the
-first of these settings that is set decides: store.storage_weight, store.max_recovery, store.layout.
---add and --remove accept several REVs.
+Ids and contents of versions do not change. The aim is one option, from --interval to --add-queried.
+Without such an option, the setting store.storage_weight, else store.max_recovery, else store.layout
+is the aim. All REVs belong to the given --add or --remove.
 """
 
 from __future__ import annotations
