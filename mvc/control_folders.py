@@ -8,7 +8,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn", ".sl", ".jj", ".bzr", ".pijul"})
-"""Names that version control systems reserve. Upper and lower case count as equal."""
+"""Names that version control systems reserve. Upper and lower case count as equal.
+
+mvc does not look for files in a folder with such a name.
+"""
 
 MARKERS = {"cvs": "Entries", "_darcs": "format"}
 """Maps a name of a version control folder that other folders may have, too, to a file.
@@ -29,7 +32,7 @@ _SETTINGS = {
 def is_foreign(path: str) -> bool:
     """Whether a path, with '/' between its parts, leads into a version control system's folder.
 
-    A path into a folder with a name of ``MARKERS`` counts only if it names a file in ``_SETTINGS``.
+    A path into a folder with a name of ``MARKERS`` counts only if ``_SETTINGS`` has the next part.
     """
     parts = path.casefold().split("/")
     return not FOREIGN.isdisjoint(parts) or any(

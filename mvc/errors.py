@@ -17,7 +17,7 @@ def need_torch(feature: str, *packages: str) -> None:
     """Raises NotInstalled if torch, or one of ``packages``, is not installed.
 
     ``feature``: what needs torch, in words for the message. ``packages``: other packages that the
-    extra ``torch`` of mvc installs.
+    feature needs. They must be in the extra ``torch`` of mvc, which the message names.
     """
     from importlib.util import find_spec
 

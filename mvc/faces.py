@@ -10,8 +10,8 @@ def face(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Returns a function to use as the ``__getattr__`` of the module ``module``.
 
     ``names`` maps an exported name to the module that defines it, for example ``"nodes"`` to
-    ``"mvc.api.node_status"``. If the module has no attribute of this name, the module itself is
-    exported.
+    ``"mvc.api.node_status"``. To export a module, map its name to the package that contains it, or
+    to the module itself.
     """
 
     def look_up(name: str) -> Any:

@@ -46,7 +46,7 @@ class Storage:
         """Counts versions, reset points, deltas and bytes by kind, and estimates recovery times.
 
         ``calibrate``: first measure how fast this machine decodes, and save the rates in the user's
-        cache. Statistics and reports use these rates.
+        cache. Only statistics and reports use these rates, so they do not change what is stored.
         """
         if calibrate:
             lazy.rates.calibrate(self._store.fs)
@@ -174,7 +174,7 @@ class Storage:
     def receipts(self) -> list[Receipt]:
         """Receipts of forgotten states, oldest first.
 
-        A receipt says who forgot a state, why, and when the last byte of the state was deleted.
+        A receipt says who forgot a state, why, and when its last byte was deleted (if it was).
         """
         return lazy.receipts.receipts(self._store.fresh())
 
@@ -210,7 +210,7 @@ class Storage:
     def drop_weights(
         self, alternatives: Mapping[CommitId, Alternative], *, reason: Reason = ""
     ) -> None:
-        """Drops weights that a replay can compute again.
+        """Drops weights that a replay can compute again. The change is durable on return.
 
         First reads and hashes everything that the replay needs. Raises CannotRetrain if a version
         has no recipe, or if this repository has no proof of the version's replay (``prove``);
@@ -228,7 +228,7 @@ class Storage:
         lazy.weights.store(self._store, self._config, resolve(self._store, rev), file)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
-        """For several limits of the recovery time, how many bytes the repository would need.
+        """For several limits of the recovery time, the smallest possible size of all packs.
 
         The result contains the size and the recovery time of the present layout, too.
         """

@@ -77,7 +77,8 @@ def facts_of(session: Session, rev: CommitId, file: FileEntry) -> Facts:
 def why_opaque(session: Session, rev: CommitId, file: FileEntry) -> tuple[str, str] | None:
     """Why mvc finds no tensors in a model file, and how to save the file so that mvc finds them.
 
-    None if mvc found tensors.
+    None if mvc found tensors, if the name is not that of a model file, or if the file cannot be
+    read.
     """
     if file.format == "opaque" and may_hold_tensors(file.path):
         with suppress(MvcError):  # the state cannot be read

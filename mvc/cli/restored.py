@@ -1,4 +1,4 @@
-"""Prints the messages of checkout, switch and merge. ``switch_to`` also switches to a branch.
+"""Prints the messages of commands such as checkout and pull. ``switch_to`` switches, too.
 
 The messages say which files were written, whether a training records versions on the branch, and
 which versions no branch or tag reaches now.

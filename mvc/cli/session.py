@@ -195,9 +195,9 @@ class Session(Output):
         return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:
-        """Converts PATHs to tracked names: paths relative to the repository's root.
+        """Converts PATHs, which are relative to the working folder, to tracked names.
 
-        The root itself is ``.``.
+        Tracked names are relative to the repository's root. The root itself is ``.``.
         """
         return [self.repo.tracked_name(path) or "." for path in paths]
 

@@ -30,7 +30,7 @@ class Column(Struct, frozen=True):
 def fitted(
     columns: Sequence[tuple[Column, list[str]]], room: int
 ) -> list[tuple[Column, list[str]]]:
-    """The columns, fitted into ``room`` characters.
+    """The columns, fitted into ``room`` cells of the terminal (``cell_width``).
 
     While even shortened columns do not fit, omits the optional columns, beginning at the right.
     Then shortens columns where ``shorten`` permits it, the widest column first.
@@ -57,7 +57,7 @@ def fitted(
 
 
 def shortened(text: str, width: int, where: str) -> str:
-    """The text, shortened to ``width`` characters. ``where``: the cut, ``end`` or ``middle``.
+    """The text, shortened to ``width`` cells. ``where``: the cut, ``end`` or ``middle``.
 
     If the middle is removed, more of the end than of the start stays, because names of tensors
     differ at their ends.

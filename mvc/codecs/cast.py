@@ -2,7 +2,8 @@
 
 Some checkpoints have a tensor and a narrower copy of the tensor. If the converted tensor is equal
 to the copy, the copy need not be stored. The caller must compare all bytes, because torch may
-convert NaNs to other bytes. The result of a conversion does not depend on the CPU.
+convert NaNs to other bytes. The result of a conversion does not depend on the CPU. docs/format.md,
+"Codings", defines the bits of the result.
 """
 
 from __future__ import annotations

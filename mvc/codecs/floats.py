@@ -104,7 +104,8 @@ def flushes() -> bool:
 def subnormals() -> Iterator[None]:
     """In the ``with`` block, the CPU does not round subnormal numbers to zero in this thread.
 
-    Raises MvcError if torch cannot switch this mode of the CPU off.
+    Raises MvcError if torch is not imported, or cannot switch this mode of the CPU off. After the
+    block, the mode is as before.
     """
     if not flushes():
         yield

@@ -3,7 +3,8 @@
 Patches are used for files without tensors, for skeletons (the bytes of a file outside its tensors)
 and for manifests (lists of files). A patch makes the new bytes from the base, but not the base from
 the new bytes. The new bytes are divided into blocks, and zstd compresses each block with a part of
-the base as its dictionary. This part is at the same relative position as the block.
+the base as its dictionary. This part is at the same relative position as the block. So the memory
+is bounded for any lengths.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class PlanesOfAll(Planes, frozen=True):
 
 
 class PlanesOfJoined(PlanesOfAll, frozen=True):
-    """Another name of ``PlanesOfAll`` (docs/format.md)."""
+    """As ``PlanesOfAll``, with the same bytes. The text differs, and is another format feature."""
 
     feature = STAGES
 

@@ -31,7 +31,7 @@ _EXACT = float(1 << 53)
 _FARTHEST = 1 << 15  # maximum of steps; a tensor with a larger change is not encoded
 _SAMPLE = 256
 _MOST_LOW = 40  # bits of a number's low part
-_MOST_UNARY = 4  # maximum of the mean quotient
+_MOST_UNARY = 4  # maximum of the mean quotient; encoders stay at or below 3.5
 
 
 def _formats_of(width: int) -> dict[int, Format]:
@@ -76,7 +76,7 @@ def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:
 
 
 def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words | None:
-    """The words of numbers * 2^exponent. None if a word would have to be rounded."""
+    """The words of numbers * 2^exponent; +0.0 for 0. None if a word would have to be rounded."""
     with np.errstate(all="ignore"):
         exact = np.ldexp(numbers.astype(np.float64), exponent)
         words = words_of_values(exact, kind)
@@ -120,8 +120,8 @@ def decode(
 ) -> Words:
     """Decodes the words of a full record, or for a delta the exclusive or of old and new words.
 
-    ``state``: the old words, which do not change. Raises DamagedData if a new word would have to be
-    rounded.
+    ``state``: the old words (with ``reverse``, the new words), which do not change. Raises
+    DamagedData for invalid data, and if a result would have to be rounded.
     """
     if full:
         return _decode_full(cursor, len(state), state.itemsize, method)

@@ -27,12 +27,12 @@ Parts = list[bytes | memoryview]
 
 RAW, CONSTANT, FRAME, SPARSE = range(4)
 
-SEGMENT = 4 * MIB  # maximum length of a stream, to limit the memory of a compressor
+SEGMENT = 4 * MIB  # ``encode_segments`` cuts here, to limit the memory of a compressor's window
 _SAMPLE_BLOCKS, _SAMPLE_BLOCK = 8, 512  # bytes
 _SMALL = 64  # shorter data is not compressed, because a frame's header needs more than is saved
 _DEPTH = 4  # how deep the form SPARSE may be nested; a bitmap is an eighth of its stream
 _FULL_ENTROPY = 7.85  # bits per byte, above which compression saves less than 2 %
-_SPARSE_SHARES = (0.01, 0.2)  # shares of nonzero bytes between which SPARSE is used
+_SPARSE_SHARES = (0.01, 0.2)  # of nonzero bytes, for SPARSE; with fewer, zstd's matches suffice
 
 
 def encode_stream(

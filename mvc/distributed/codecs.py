@@ -266,7 +266,7 @@ class VectorLayout(Struct, frozen=True):
     ``length``: how many numbers the vector has. ``measured``: how many of these are parameters.
     Codecs, the coordinator's rate and momentum, and distances between models apply only to
     parameters. Statistics are only averaged. ``digest``: 16 bytes that identify the network's
-    structure. Integer buffers and optimizer states are not in the vector.
+    structure. Integer buffers and optimizer states are not in the vector; each worker has its own.
     """
 
     length: int

@@ -1,9 +1,9 @@
 """Predicts the weights and optimizer states of a new version, so that its delta becomes small.
 
-An optimizer's step computes weights and second moments from first moments (such as ``exp_avg``).
-``rules`` has the formulas of such steps. A ``Prediction`` is a formula together with its numbers,
-such as the learning rate. ``kinds`` lists the formulas of each optimizer. ``choice`` tests on a
-sample of the values which formula fits.
+After an optimizer's step, new weights and second moments can be computed from the old ones and from
+first moments (such as ``exp_avg``). ``rules`` has the formulas. A ``Prediction`` is a formula
+together with its numbers, such as the learning rate. ``kinds`` lists the formulas of each
+optimizer. ``choice`` tests on a sample of the values which formula fits.
 
 A delta stores the difference between the predicted values and the new values. A wrong prediction
 makes the delta larger, but the new values are restored exactly.

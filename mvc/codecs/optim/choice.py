@@ -40,9 +40,10 @@ def choose_predictions(
 ) -> dict[str, ChosenRule]:
     """The rule that predicts each member best. Members that no rule predicts are left out.
 
-    ``old``, ``new``: map names to samples of the older and newer members, all of one dtype. The
-    names are "param" and the names in the state of torch's optimizer. ``hypers``: ``step`` and the
-    values of the parameter group (such as ``lr``) in the new version, then in the older version.
+    ``old``, ``new``: map names to samples of the older and newer members, all of one dtype. Every
+    sample has the same elements. The names are "param" and the names in the state of torch's
+    optimizer. ``hypers``: ``step`` and the values of the parameter group (such as ``lr``) in the
+    new version, then in the older version.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in PREDICTED:
@@ -63,7 +64,10 @@ def choose_predictions(
 def _arrays(
     candidate: RuleCandidate, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]
 ) -> list[Numbers] | None:
-    """Samples of the member's new values, old values and inputs; None if one is missing."""
+    """Samples of the member's new values, old values and inputs.
+
+    None if one of these is missing, or if their sizes or dtypes differ.
+    """
     places = [(False, candidate.member), (True, candidate.member), *candidate.inputs]
     arrays = [(old if older else new).get(name) for older, name in places]
     whole = [a.reshape(-1) for a in arrays if a is not None]

@@ -50,7 +50,10 @@ class Prediction(Struct, frozen=True):
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Prediction:
-        """The prediction with this text. Raises InvalidPipeline for any other text."""
+        """The prediction with this text.
+
+        Raises InvalidPipeline unless the text is known and canonical.
+        """
         prefix, rule, dtype, numbers = (*text.split(":"), "", "", "", "")[:4]
         try:
             parsed = Prediction(rule, dtype, tuple(map(float, filter(None, numbers.split(",")))))

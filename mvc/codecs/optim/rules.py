@@ -121,7 +121,10 @@ def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
 def _signed(
     name: str, arrays: str, numbers: str, formula: Formula, *, pull: Formula, falls: bool = False
 ) -> dict[str, Rule]:
-    """Two rules that use the gradient's square. The name of the graded rule ends in g."""
+    """Two rules that use the gradient's square. The name of the graded rule ends in g.
+
+    The sign may be applied to the rounded result of ``pull``: rounding does not depend on the sign.
+    """
     rule = Rule(arrays, numbers, formula, pull=pull, falls=falls)
     return {name: rule, f"{name}g": replace(rule, graded=True)}
 

@@ -100,9 +100,10 @@ class Protocol(Struct, frozen=True):
         return self.name.startswith("gm")
 
     def radius_at(self, reference: Vector, measured: float | None = None) -> float | None:
-        """The radius r of a round that begins with the global model ``reference``; None if unknown.
+        """The radius r of a round; None if unknown.
 
-        ``measured``: the radius that was measured in the training, or None.
+        ``reference``: the parameters of the global model at the start of the round, without
+        statistics. ``measured``: the radius that was measured in the training, or None.
         """
         if self.relative is not None:
             return self.relative * norm_of(reference)
@@ -197,8 +198,8 @@ class Coordinator(Side):
     ``finished``: whether all workers are done and the last average is complete. ``averaged``: the
     drifts of the preceding round. This base class averages when all workers have sent their drifts.
 
-    Raises BadMessage for an invalid message. Raises CannotDistribute if the next model would have
-    infinities or NaNs; ``reference`` is unchanged then.
+    Raises BadMessage, which names the worker, for an invalid message. Raises CannotDistribute if
+    the next model would have infinities or NaNs; ``reference`` is unchanged then.
     """
 
     def __init__(
@@ -278,7 +279,7 @@ class Coordinator(Side):
         return 0.0
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
-        """The radius with which these drifts would just end a round."""
+        """The radius with which these drifts (only parameters) would just end a round."""
         return self._safe_function(1.0).radius_of(drifts)
 
     # ---- used by protocols
@@ -441,11 +442,12 @@ class Coordinator(Side):
 class Worker(Side):
     """Decides when a worker sends which message. The caller trains and sends the messages.
 
-    ``model``: a flat vector of the parameters, shared with the caller. First, the caller sends
-    ``join()``. While ``waiting`` is false, the caller trains, writes the new parameters into
+    ``model``: the model's flat vector (``VectorLayout``), shared with the caller. First, the caller
+    sends ``join()``. While ``waiting`` is false, the caller trains, writes the new values into
     ``model`` and calls ``on_update``. The caller passes every received message to ``on_message``.
-    If ``changed`` is true afterwards, the caller loads ``model`` into the network and sets
-    ``changed`` to false. This base class sends the worker's drift after a number of updates.
+    If ``changed`` is true afterwards, the caller loads ``model`` into the network, sets ``changed``
+    to false, and keeps the optimizer's state. This base class sends the worker's drift after a
+    number of updates.
     """
 
     _residual: Any = 0.0
@@ -475,7 +477,7 @@ class Worker(Side):
     def on_update(self) -> list[m.Message]:
         """Call this after a training step. Returns the messages to send.
 
-        Raises BadMessage if the model has numbers that are not finite.
+        Raises BadMessage if the model has numbers that are not finite. Then nothing is sent.
         """
         self.updates += 1
         self._steps += 1
@@ -536,7 +538,7 @@ class Worker(Side):
         return drift
 
     def _rounded(self) -> Vector:
-        """The drift as the coordinator will decode it."""
+        """The parameters of the drift as the coordinator will decode them."""
         return self._up.rounded(self.drift())
 
     def _drift(self, alarm: int) -> list[m.Message]:

@@ -60,7 +60,7 @@ class FunctionalCoordinator(Coordinator):
             counter = self._next_subround(psi)
 
     def _collect(self) -> Listening[float]:
-        """Asks all workers for their values. Returns the sum of the values."""
+        """Asks all workers for their values. Returns the sum, in the order of their numbers."""
         values: dict[int, float] = {}
         self._send(m.Collect, self.members)
         while len(values) < len(self.members):

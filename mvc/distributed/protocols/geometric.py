@@ -7,9 +7,10 @@ coordinator.
 
 The coordinator then asks more workers for their drifts, until the mean of all received drifts is
 safe. All workers that sent drifts continue from the global model plus the mean. This is called
-balancing. With ``random``, the coordinator asks one random worker after another. With ``hedge``, it
-asks twice as many workers as have sent drifts. If half of all workers would then have sent drifts,
-it asks all workers. With ``none``, the coordinator asks all workers immediately.
+balancing (Kamp's dynamic averaging, corrected). With ``random``, the coordinator asks one random
+worker after another. With ``hedge``, it asks twice as many workers as have sent drifts. If half of
+all workers or more would then have sent drifts, it asks all workers. With ``none``, the coordinator
+asks all workers immediately.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 ``launch`` starts the processes of a training. ``script`` runs the training script in each process,
 and the script uses the object in ``participant``. The process of rank 0 is the ``coordinator``.
-``mvc.distributed.protocols`` decides which messages to send.
+``mvc.distributed.protocols`` decides which messages to send. In mvc, only this package creates
+process groups.
 """
 
 from mvc.errors import need_torch

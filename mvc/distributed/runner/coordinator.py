@@ -69,7 +69,7 @@ class Service:
     ) -> None:
         """Opens the repository, and raises the errors of ``Repository.open``.
 
-        ``number``: 1 for the first training of the process, 2 for the second, and so on.
+        ``number``: 1 for the first training of the process group, 2 for the second, and so on.
         """
         if settings.get("worker_models") and protocol.rebalance is not None:
             raise WrongUsage(
@@ -147,7 +147,7 @@ class Service:
             self._pusher.resumed(self._repo)
 
     def begin(self, vector: Vector, carried: Carried, steps: int) -> list[int]:
-        """Starts the training with the model of worker 0, unless the training resumes.
+        """Starts the training with the model of rank 0, unless the training resumes.
 
         ``steps``: for how many steps worker 0 has trained this model. Returns the number of steps
         of each worker.

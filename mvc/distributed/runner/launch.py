@@ -119,7 +119,8 @@ def launch(
                     hint="train in 'with mvc.distributed.join(model) as worker:'",
                 )
             return dict(json.loads(store.get("left")))
-    except SignalException as error:  # end as this signal ends a program without a handler
+    # The folder is already removed. End as this signal ends a program without a handler.
+    except SignalException as error:
         if error.sigval == signal.SIGINT:
             raise KeyboardInterrupt from None
         signal.signal(error.sigval, signal.SIG_DFL)

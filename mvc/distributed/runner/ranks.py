@@ -266,7 +266,9 @@ class Ranks:
         return parts[0], bool(sizes.any())
 
     def _receive(self, rank: int, length: int, most: int) -> bytes:
-        """Receives ``length`` bytes from rank ``rank``. Raises BadMessage if these are too many."""
+        """Receives ``length`` bytes from rank ``rank``. If these are more than ``most``, raises
+        BadMessage before allocating memory.
+        """
         if not 0 <= length <= most:
             raise BadMessage(f"rank {rank} sends {length} bytes: at most {most} are allowed")
         data = torch.empty(length, dtype=torch.uint8)
@@ -289,7 +291,11 @@ class Ranks:
 
 
 def store_of_command(folder: str, size: int) -> Any:
-    """The store in which the processes of ``mvc train-distributed`` leave a failure or a report."""
+    """The store in which the processes of ``mvc train-distributed`` leave a failure or a report.
+
+    The number of processes must not be passed to FileStore: a FileStore with this number removes
+    its file when the last process ends.
+    """
     return PrefixStore(_place(size, 1), FileStore(f"{folder}/store"))
 
 

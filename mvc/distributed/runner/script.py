@@ -1,8 +1,8 @@
 """The process of a worker: ``python -m mvc.distributed.runner.script SCRIPT ARGUMENTS``.
 
 ``mvc train-distributed`` starts this process for each worker of a distributed training. The process
-runs SCRIPT as Python would, and ends when its parent ends. If SCRIPT raises an error of mvc, all
-processes of the training get the message of the error.
+runs SCRIPT as Python would, and ends when its parent ends. If SCRIPT raises an error of mvc, the
+process only stores the message, and ``mvc train-distributed`` prints the first stored message.
 """
 
 from __future__ import annotations

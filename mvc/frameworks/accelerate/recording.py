@@ -143,8 +143,9 @@ class Attached(Records):
     def load(self, rev: str | CommitId | None = None) -> Resumed:
         """Restores from a version everything that ``save_state`` saves.
 
-        ``rev``: by default the newest version of the branch. If the version does not match the
-        prepared and registered objects, raises CannotResume before anything changes.
+        ``rev``: by default the newest version of the branch. ``Resumed.step``: the number of the
+        save. If the version does not match the prepared and registered objects, raises CannotResume
+        before anything changes.
         """
         commit, name = self._find(rev), self._options.name
         recorded = resume.training_state(self.repo, commit, name, by=_BY)
@@ -239,7 +240,9 @@ def _of_this_process(states: list[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _check_stages(options: RecorderOptions) -> None:
-    """Raises WrongUsage if the pipeline may skip a save, or needs the loss without ``metrics``."""
+    """Raises WrongUsage if the pipeline may skip a save, if an option needs the data of each batch,
+    or if the pipeline needs the loss and there is no option ``metrics``.
+    """
     decides = options.stages.decisions
     if decides:
         raise WrongUsage(

@@ -131,7 +131,9 @@ def set_order_seed(loader: Any, seed: int | None) -> None:
 
 
 def order_generator(loader: Any) -> torch.Generator | None:
-    """The torch.Generator that shuffles the rows. None for accelerate's own sampler."""
+    """The torch.Generator that shuffles the rows. None for accelerate's own sampler, or if no
+    sampler or loader has a generator.
+    """
     if order_seed(loader) is not None:
         return None  # accelerate's sampler is seeded again in every epoch
     generators = (getattr(holder, "generator", None) for holder in (_sampler(loader), loader))

@@ -27,7 +27,7 @@ class Records:
     """Records one training after another, each by ``_begin``, ``_step`` and ``close``."""
 
     resumed: Resumed | None = None
-    """The version and step from which the training resumed. None for a new training."""
+    """Where the training resumed, and which conditions differ now. None for a new training."""
 
     _recorder: StateRecorder | None = None
     _report: Report | None = None

@@ -140,7 +140,8 @@ def _relation(diff: Diff, file: FileDiff) -> str:
     """How a model differs from the old model, such as `` (fine-tuned version)``.
 
     If the old model has another path, the text names this path. The text is empty if the file is
-    no model, or if the line already says that the file is added or renamed.
+    no model. It is empty, too, for an added file without a related old model, and for a renamed
+    file with equal tensors, because the line already says this.
     """
     related = diff.relations.get(file.path)
     implied = {("base", "added"), ("equal", "renamed")}
