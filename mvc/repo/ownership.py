@@ -1,7 +1,7 @@
 """Refuses repositories of other users unless the setting ``safe.directory`` lists them, as in git.
 
 mvc searches ``.mvc`` in the working folder and in the parents of this folder. Files in ``.mvc``
-control what commands do. A ``.mvc`` of another user could be an attack.
+control what commands do. A ``.mvc`` of another user could be an attack, so mvc does not read it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of querie
 _CHECK = 4
 _SIZE = _ROW.size + _CHECK
 FOLD_AT = 1 << 20  # rows are merged each time the file has grown by this number of bytes
-_MOST = 1 << 26  # the largest size of the file in bytes
+_MOST = 1 << 26  # a longer file (in bytes) is not read: IoFailed
 _COUNT = (1 << 32) - 1
 _WAIT = 0.05  # seconds to wait for another process when counting
 _WAIT_TO_DROP = 5.0
@@ -53,7 +53,7 @@ class Queried(Struct, frozen=True):
 class Queries(Struct, frozen=True):
     """All counts. ``asked``: maps versions to their counts.
 
-    ``since_ns``: when counting began, in ns since 1970; None if nothing was counted yet.
+    ``since_ns``: when counting began, in ns since 1970; None if this time is not recorded.
     """
 
     since_ns: int | None

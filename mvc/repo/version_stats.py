@@ -17,13 +17,13 @@ class VersionStats(Struct, frozen=True):
     number of deltas that must be decoded for one tensor. ``base``: the version that stores the full
     tensor from which these deltas start; None if unknown.
 
-    ``kind``: ``full`` (all tensors are stored in full with this version), ``update`` (changed
-    tensors are stored in full with this version, unchanged tensors with an earlier version),
-    ``delta`` (some changed tensors are stored as deltas), ``recipe`` (the weights were deleted; a
-    training can compute them). ``seconds``: recovery time; for ``recipe``, including the training.
-    ``price``: ``seconds``, plus the gigabytes in ``bytes`` times the setting
-    ``store.storage_weight``; None without this setting. ``predicted``: the number of tensors that
-    are stored as optimizer steps.
+    ``kind``: ``full`` (all tensors are stored in full, and none was stored before, or the version
+    was made a reset point), ``update`` (changed tensors are stored in full with this version, and
+    unchanged tensors with an earlier version), ``delta`` (some changed tensors are stored as
+    deltas), ``recipe`` (the weights were deleted; a training can compute them). ``seconds``:
+    recovery time; for ``recipe``, including the training. ``price``: ``seconds``, plus the
+    gigabytes in ``bytes`` times the setting ``store.storage_weight``; None without this setting.
+    ``predicted``: the number of tensors that are stored as optimizer steps.
     """
 
     bytes: Mapping[str, int]

@@ -86,7 +86,8 @@ class Axis(Struct, frozen=True):
 
     def bins(self, points: Iterable[Point], count: int) -> dict[int, list[float]]:
         """Divides the axis into ``count`` equal parts. Maps the index of each part to the values of
-        the points in this part. Omits values that are not finite, and parts without points.
+        the points in this part. Omits values that are not finite (the list of a part may be empty),
+        and parts without points.
         """
         bins: dict[int, list[float]] = {}
         for position, value in points:

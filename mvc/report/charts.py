@@ -29,7 +29,7 @@ _LESS_IS_BETTER = {
     "smape", "wer",
 }  # fmt: skip
 # The time axis has _PLACES positions. It is too crowded if at least _FEW versions are shown, and if
-# there are more than _CROWDED versions for each used position.
+# there are more than _CROWDED versions (at most _PLACES are counted) for each used position.
 _PLACES, _FEW, _CROWDED = 400, 5, 4
 
 

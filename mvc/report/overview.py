@@ -64,7 +64,8 @@ def _lines(history: History, remote: Collection[str]) -> dict[CommitId, str]:
     """Maps each version to the name of its training run.
 
     A version without a run gets the name of a ref from which it is reached by first parents: the
-    current branch, else another branch, else a tag, else a remote branch (``remote``).
+    current branch, else another branch, else a tag, else a remote branch (``remote``). A version
+    that is not reached in this way gets the name "no branch".
     """
     known, branch = history.versions, history.head.branch
     tips = sorted((name, id_) for id_, names in history.names.items() for name in names)
@@ -105,9 +106,9 @@ def changes(
 ) -> tuple[list[VersionChange], int]:
     """Compares each version with its first parent, along the first parents of HEAD.
 
-    Returns the differences, oldest first, and the number of versions in the period. At most the
-    ``most`` newest versions in the period are compared, and no more after ``seconds``. A version is
-    left out if its state or the state of its parent is forgotten, dropped or damaged.
+    Returns the differences, oldest first, and how many of these versions are in the period and have
+    a parent. At most the ``most`` newest of them are compared, and no more after ``seconds``. A
+    version is left out if its state or the state of its parent is forgotten, dropped or damaged.
     """
     deadline, known = time.monotonic() + seconds, shown.history.versions
     missing = shown.history.forgotten | shown.history.absent  # their states are not fetched

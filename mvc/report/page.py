@@ -304,7 +304,10 @@ def _groups(keys: Iterable[str]) -> dict[str, str]:
 def _by_group(
     layers: Mapping[str, tuple[float, int] | None], groups: Mapping[str, str]
 ) -> dict[str, float]:
-    """Maps each row of the heat map to the root mean square change of its elements."""
+    """Maps each row of the heat map to the root mean square change of its elements.
+
+    Omits rows without a tensor that can be compared.
+    """
     sums: dict[str, list[float]] = {}
     for key, pair in layers.items():
         if pair is not None:

@@ -3,7 +3,8 @@
 The requests are ``v1/head`` (the current refs), ``v1/live`` (which version is live on a
 target), ``v1/send`` (a fetch) and ``v1/receive`` (a push). An answer consists of frames (see
 ``mvc.remote.wire``). Slow work runs in threads. During this work, the server sends empty frames, so
-that the client sees that the server is alive.
+that the client sees that the server is alive. Text of a request is checked or escaped before it is
+logged.
 """
 
 from __future__ import annotations
@@ -237,7 +238,7 @@ class Application:
         """Answers with the mark of a target's live version.
 
         A mark is a text that changes when another version is live. If the request names the current
-        mark, waits until the mark changes.
+        mark, waits until the mark changes, or until the requested time has passed.
         """
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
@@ -431,7 +432,10 @@ class Application:
     async def _reported(
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[slices.NodeReport]
     ) -> _Frames:
-        """Records the reports of a node together with the reports of other nodes."""
+        """Records the reports of a node together with the reports of other nodes.
+
+        The upload is deleted before: a client that gets no answer sends its reports again.
+        """
         request = Slice(slices.encode_entries([Sent(reports=tuple(reports))]), 0, ())
         try:
             scopes.check_news(caller.scopes, {report.target for report in reports})

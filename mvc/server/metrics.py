@@ -1,7 +1,7 @@
 """Counts requests and bytes since the start of ``mvc serve``, for the page ``/metrics``.
 
-The page is in the text format 0.0.4 of Prometheus. No label has the name of a repository or of a
-caller.
+The page is in the text format 0.0.4 of Prometheus. A label has one of a few values, and never the
+name of a repository or of a caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Counters:
         self._seconds = defaultdict[str, float](float)
 
     def answered(self, request: str, status: int, outcome: str, seconds: float) -> None:
-        """Counts a request. ``outcome``: the result of a push or of an answer with versions."""
+        """Counts a request. ``outcome``: result of a push or of a fetch, else empty."""
         self._requests[request, status] += 1
         self._outcomes.update([outcome] if outcome else [])
         self._buckets.update((request, bound) for bound in _BOUNDS if seconds <= bound)

@@ -23,10 +23,7 @@ from mvc.transport import Received, Slice, Wanted, serve
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
-"""Uploads leave at least this many bytes of the disk free.
-
-On a nearly full disk, uploads leave only a quarter of the free bytes.
-"""
+"""Uploads leave this many bytes of the disk free, or a quarter of the free bytes if less."""
 _DEEPEST = 8
 _FOLDERS = 1000  # maximum number of folders that are searched for repositories
 _OPEN = 64
@@ -34,7 +31,7 @@ _OPEN = 64
 
 
 class Served:
-    """An open repository, and its uploads. ``transport``: reads the repository for any client."""
+    """An open repository, and its uploads. ``transport`` has all permissions."""
 
     def __init__(self, fs: FileSystem, name: str, root: Path, quota: int | None) -> None:
         self.name = name
@@ -55,7 +52,8 @@ class Served:
     def cache_key(self, wanted: Wanted) -> Hashable:
         """The key under which the server caches its answer to ``wanted``.
 
-        The key changes if a state is forgotten, so that the server does not send a cached copy.
+        Requests with equal keys have equal answers. The key changes if a state is forgotten, so
+        that the server does not send a cached copy.
         """
         return self, wanted, self.transport.mark(wanted.live)
 
@@ -86,7 +84,7 @@ class Served:
             self._reserved[upload] = size
 
     def release(self, upload: str) -> None:
-        """Ends the reservation of an upload that is complete or has failed."""
+        """Ends a reservation, because the bytes are stored or will not arrive."""
         with self._lock:
             self._reserved.pop(upload, None)
 

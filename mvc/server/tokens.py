@@ -83,7 +83,10 @@ class Tokens:
         return known
 
     def holder(self, text: str) -> Token | None:
-        """The stored token for the text that a client sent, or None. The token may have expired."""
+        """The stored token for the text that a client sent, or None. The token may have expired.
+
+        The comparison takes constant time, so that its duration reveals nothing.
+        """
         digest = _digest(text)
         equal = [t for t in self.all() if hmac.compare_digest(t.digest.encode(), digest.encode())]
         return equal[0] if equal else None
@@ -118,7 +121,7 @@ class Tokens:
         return text
 
     def remove(self, name: str) -> Token:
-        """Revokes a token. Raises WrongUsage if there is no token of this name."""
+        """Revokes a token: the next request with it is refused. Raises WrongUsage if unknown."""
         with self._changing() as known:
             revoked = next((token for token in known if token.name == name), None)
             if revoked is None:
@@ -131,7 +134,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        """Yields the list of tokens. After the ``with`` block, writes the changed list."""
+        """Yields the list of tokens. Writes it after the ``with`` block, unless the block fails."""
         with self._fs.lock(self._file.with_name(f"{self._file.name}.lock")):
             known = list(self.all())
             yield known

@@ -1,7 +1,7 @@
 """A Follower keeps a model or a file equal to the live version of a target.
 
 A target is a name such as ``prod``, to which versions are deployed. The live version of a target is
-the version of its newest deployment.
+the version that is deployed to it now.
 """
 
 from __future__ import annotations
@@ -96,9 +96,10 @@ class Follower(Closing, Unpicklable):
         """Serves the live version. Returns the change, or None if this version is served already.
 
         After an error, the served version and ``current`` are unchanged, and the next call retries.
-        Raises StateForgotten for a forgotten state; NoDeployment or UnknownTarget if the target has
-        no live version; NotARepository or RemoteUnreachable if the source cannot be reached; and
-        the errors of checkout and ``on_change``.
+        Raises StateForgotten for a forgotten state; NoDeployment or UnknownTarget if nothing is
+        live any more (with a ReplicaSink, also if nothing is live yet); NotARepository or
+        RemoteUnreachable if the source cannot be reached; and the errors of checkout and
+        ``on_change``.
         """
         with self._lock:
             if self._stop.is_set():

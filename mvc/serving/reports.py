@@ -1,9 +1,10 @@
 """The reports of a node (a process that serves models) to its remote repository.
 
 A report says which version the node serves, and since when. The node writes each report to a queue
-and sends it later. The remote records the report as a deployment on ``nodes/NAME/TARGET``. If a
-report arrives twice, the remote records it once. The queue is a text file with one line for each
-report. A delivered report stays in the file until its target has a newer report.
+and sends it later. The remote records the report as a deployment on ``nodes/NAME/TARGET``, at the
+time of the node's clock. If a report arrives twice, the remote records it once. The queue is a text
+file with one line for each report. A delivered report stays in the file until its target has a
+newer report.
 """
 
 from __future__ import annotations

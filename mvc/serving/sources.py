@@ -1,7 +1,7 @@
 """Where a Follower gets versions from: a repository that this process opens, or a remote.
 
 A Follower keeps a model in memory or a file (the replica) equal to the live version of a target.
-The live version is the version that was last deployed on the target.
+The live version is the version that is deployed to the target now.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ TAG = "tags/"
 
 
 class Head(Struct, frozen=True):
-    """A branch and its newest commit. ``branch``: None if HEAD is detached.
+    """A branch and its newest commit, or a detached HEAD (``branch`` is None) and its commit.
 
     ``commit``: None if the branch has no commit.
     """

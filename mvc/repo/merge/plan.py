@@ -33,7 +33,7 @@ OURS, THEIRS = 1, 2
 _SIDES = {"ours": OURS, "theirs": THEIRS}
 _HOWS = ("mean", "ours", "theirs", "sum")
 _NEW_LAYOUTS = frozenset({"safetensors", "state"})
-"""Formats for which mvc can write a new header, if a merged file has tensors of both sides."""
+"""Formats in which everything except tensors is metadata, so that mvc can write a new header."""
 
 _Sum: TypeAlias = tuple[tuple[BlobId, ...], tuple[float, ...]]
 """Contents (tensor data) and their weights in a sum; empty if there is no sum."""
@@ -89,10 +89,10 @@ class Conflict(Struct, frozen=True):
 
 
 class MergePlan(Struct, frozen=True):
-    """``files``: maps changed paths to new files. A removed path is mapped to None.
+    """``files``: maps paths to the files that replace our files. None removes the path.
 
-    ``conflicts``: files and tensors that both sides changed and no rule resolves. ``files`` does
-    not have their paths. ``used``: the rules that match a file or tensor that both sides changed.
+    ``conflicts``: files and tensors that both sides changed and no rule resolves. With conflicts,
+    do not use ``files``. ``used``: the rules that match a file or tensor that both sides changed.
     """
 
     files: dict[str, FileEntry | StateFile | None] = field(default_factory=dict)
@@ -168,7 +168,10 @@ def _combine(
     ours: FileEntry,
     theirs: FileEntry,
 ) -> StateFile | None:
-    """Merges a file tensor by tensor. None if a side has no tensors, or if no layout fits."""
+    """Merges a file tensor by tensor.
+
+    None if a side has no tensors, if the bytes outside of tensors conflict, or if no layout fits.
+    """
     tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
     # The skeleton of a file is all bytes outside of tensors. Skeletons that contain checksums of
     # tensors always differ, so they are not compared.

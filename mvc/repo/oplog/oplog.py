@@ -53,7 +53,10 @@ class Operation(Struct, frozen=True):
 
 
 def oplog(store: Store, limit: int | None = None) -> Iterator[Operation]:
-    """Yields at most ``limit`` operations, newest first. Raises WrongUsage for a negative limit."""
+    """At most ``limit`` operations, newest first, read lazily.
+
+    The call itself raises WrongUsage for a negative limit.
+    """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit must be 0 or more operations, not {limit}")
     snapshot = store.fresh()

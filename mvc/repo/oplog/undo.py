@@ -48,7 +48,8 @@ class Undoing(Struct, frozen=True):
     ``entry``: the journal entry that records the undo. ``before``, ``after``: HEAD before and after
     the undo. ``deployments``: deployments that the operation recorded, which the undo does not
     change; for an import, live deployments of the imported versions, too. ``remedies``: for each
-    deployment, commands that correct it. ``number``: number of the undo; None if only planned.
+    deployment, commands that correct it. The last command retracts it. ``number``: number of the
+    undo; None if only planned.
     """
 
     operation: Operation
@@ -70,8 +71,9 @@ def undo(store: Store, config: Config, number: int | None = None, *, reason: str
 
     Without ``number``, undoes the newest operation that moved refs or changed annotations, and that
     is neither an undo nor undone. Raises UnknownOperation. Raises RefConflict if there is nothing
-    to undo, or if an undo is impossible: for example, if a ref has moved since the operation, or if
-    the operation is a deployment.
+    to undo; if the operation, or without ``number`` a newer operation, cannot be undone (such as a
+    deployment); if the operation is undone already; if a ref has moved since; if a ref's previous
+    commit was deleted; or if a training commits to a branch that the undo would move.
     """
     planned: list[Undoing] = []
 
@@ -170,7 +172,10 @@ def _is_final(store: Store, recorded: Recorded) -> bool:
 
 
 def _evidence(entry: Entry) -> Statement | None:
-    """The first statement of the operation that no undo reverts (such as a deployment), or None."""
+    """The first statement that no undo reverts (such as a deployment), or None.
+
+    None, too, if the statements come from another repository.
+    """
     local = () if entry.is_received else entry.statements
     return next((statement for statement in local if statement.is_evidence), None)
 

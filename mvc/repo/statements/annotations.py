@@ -116,7 +116,7 @@ class Annotations:
 
 
 def merged(commit: Commit, later: Iterable[Annotation]) -> tuple[dict[str, float], dict[str, str]]:
-    """A version's metrics and params, updated by annotations in this order."""
+    """A version's metrics and params, updated by the annotations ``later``, oldest first."""
     metrics, params = dict(commit.metrics), dict(commit.params)
     for annotation in later:
         metrics |= annotation.metrics

@@ -1,10 +1,11 @@
 """Deployments: which version went live on which target and when. Finds the live version.
 
-The journal is the file to which each operation is appended. A deployment's *sequence* is the number
-of its journal entry. A deployment is *dated* if its time differs from the time of recording,
-because the user gave the time. Otherwise the deployment is *immediate*. The deployments of a target
-have the same order in every repository: by ``hybrid_ns``, then by id. ``hybrid_ns`` is the time of
-recording, but at least 1 more than the ``hybrid_ns`` of all older deployments and retractions.
+Deployments are never erased (docs/decisions.md). The journal is the file to which each operation is
+appended. A deployment's *sequence* is the number of its journal entry. A deployment is *dated* if
+its time differs from the time of recording, because the user gave the time. Otherwise the
+deployment is *immediate*. The deployments of a target have the same order in every repository: by
+``hybrid_ns``, then by id. ``hybrid_ns`` is the time of recording, but at least 1 more than that of
+all older deployments and retractions on the target.
 
 Retracted deployments do not count. The version that was live at a past moment follows from the
 times of the deployments. The version that is live now follows from the order of recording, so that
@@ -166,7 +167,7 @@ def all_on(
 
 
 def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
-    """Raises DamagedData if lost journal entries may contain deployments on a target.
+    """Raises DamagedData if lost journal entries may contain records of a target.
 
     If ``incomplete`` is not None, the error is appended to this list instead.
     """
@@ -605,7 +606,8 @@ class Standing:
     """Finds the live deployment of a target while deployments are added, with a cache.
 
     ``_rows``: the cache. It has all deployments from its first deployment until the time
-    ``_until``, sorted by ``place``, without retracted deployments. The last row is live.
+    ``_until``, sorted by ``place``, without deployments that do not count. The newest immediate
+    deployment is never after the last row, so the last row is live.
     """
 
     def __init__(self, snapshot: Snapshot, target: str, against: Against = IN_STEP) -> None:
@@ -618,7 +620,7 @@ class Standing:
         """The deployment that is replaced by a deployment or retraction at ``now_ns``.
 
         ``time_ns``: the time of the new deployment, or None. ``against``: the present differences
-        to the remote.
+        to the remote. It must include all changes that were passed to ``add`` and ``drop``.
         """
         is_now, at = time_ns in (None, now_ns), now_ns if time_ns is None else time_ns
         if is_now and self._newest is not None:

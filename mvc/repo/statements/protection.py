@@ -74,9 +74,9 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
     """A ``with`` block in which a training commits versions to ``branch``.
 
     During the block, other processes can see that this training runs. With a ``target``, each
-    version is deployed to this target, until the target becomes protected or another user deploys
-    to the target. ``stopped``: why the training stopped deploying, or None. ``left_out``: the
-    number of versions that were not deployed.
+    version is deployed to this target, until the target becomes protected, or somebody else changes
+    which version is live (also by a retraction). ``stopped``: why the training stopped deploying,
+    or None. ``left_out``: the number of versions that were not deployed.
     """
 
     def __init__(

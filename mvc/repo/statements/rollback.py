@@ -182,12 +182,15 @@ class _Past:
 
         If ``deployed`` is no rollback, ``deployed`` itself.
         """
-        while (earlier := self._returned_to(deployed)) is not None:
+        while (earlier := self._returned_to(deployed)) is not None:  # ends, as ``earlier`` is older
             deployed = earlier
         return deployed
 
     def _returned_to(self, deployed: Deployed) -> Deployed | None:
-        """The earlier deployment that a rollback repeats. None if ``deployed`` is no rollback."""
+        """The earlier deployment of the same version that a rollback repeats.
+
+        None if ``deployed`` is no rollback, or if there is no such deployment.
+        """
         if deployed.returns_to is None:
             return None
         back = self._snapshot.by_sequence(deployed.returns_to)

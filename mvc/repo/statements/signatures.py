@@ -94,7 +94,7 @@ def _key_file(store: Store) -> Path:
 def signed(snapshot: Snapshot, entry: Entry, how: Signing | None) -> Entry:
     """Returns the entry with signatures. If ``how`` is None, returns ``entry`` unchanged.
 
-    An SSH agent may ask the user, so the caller must not have locked the journal yet.
+    An SSH agent may ask the user, so call this without the journal's lock if possible.
     """
     if how is None:
         return entry

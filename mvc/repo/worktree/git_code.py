@@ -208,7 +208,7 @@ def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def _filters(listed: bytes) -> set[str]:
-    """The names of the filters in the settings of the work tree, but not in the user's settings.
+    """The names of the filters in the settings of the work tree. The user's settings are skipped.
 
     ``listed``: output of git. Raises IoFailed if the work tree has too many filters or has commands
     for git-lfs, or if git is too old to read settings from environment variables.

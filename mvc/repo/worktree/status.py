@@ -33,7 +33,8 @@ class FileChange(Struct, frozen=True):
     ``kind``: unchanged, modified, missing (a tracked path has no file) or renamed (an untracked
     file has the bytes of the missing file ``old``). ``detail``: a text for users. ``not_written``:
     whether the path is a state that was committed from Python, and so has no file. ``same_as``: for
-    a modified file, another version that has the same bytes.
+    a modified file, another version with the same bytes or, without such a version, the same
+    tensors.
     """
 
     path: str

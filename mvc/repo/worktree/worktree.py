@@ -50,9 +50,10 @@ def check_worktree(store: Store) -> None:
 def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | None = None) -> str:
     """The name under which ``path`` is tracked. The folder ``root`` has an empty name.
 
-    ``path``: absolute, or relative to ``cwd``. With ``fs``, ``path`` may lead into the repository
-    through symbolic links. Raises InvalidName if ``path`` is outside the repository, or if the name
-    is invalid. With ``fs``, raises InvalidName if another file has the NFC form of the name.
+    ``path``: absolute, or relative to ``cwd``. Symbolic links inside the repository are not
+    resolved. With ``fs``, ``path`` may lead into the repository through symbolic links. Raises
+    InvalidName if ``path`` is outside the repository, or if the name is invalid. With ``fs``,
+    raises InvalidName if another file has the NFC form of the name.
     """
     shown = printable(str(path))
     absolute = Path(posixpath.normpath(cwd / path))
@@ -176,8 +177,9 @@ def files_in(
 
     The names are relative to ``root``. ``folder`` is read even if a rule ignores ``folder``. Skips
     temporary files and reports of mvc, special files, dead links and version control folders.
-    ``dead``: the names of skipped dead links are added to this set. Symbolic links are followed.
-    With the set ``linked``, links to folders are not followed, but their names are added to it.
+    ``dead``: names of dead links that are not ignored are added to this set. Symbolic links are
+    followed, but a folder that contains itself is read once. With the set ``linked``, links to
+    folders are not followed, but their names are added to it.
     """
     ignore = Ignore()
     parts = folder.split("/") if folder else []

@@ -214,6 +214,7 @@ def _path(
     """The path to a piece, from an object in memory or in the plan. Raises DamagedData."""
     if available:
         return graph.path(*node, _Known(last_steps, available), avoid=avoid)
+    # Without objects in memory, ``graph`` may have the path in its cache.
     return _cut(graph, graph.path(*node, avoid=avoid), last_steps)
 
 
@@ -259,7 +260,7 @@ def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) ->
         if last.step.member.coding.predicted:
             cuts |= {id_, last.base or id_}
     ordered: list[Action] = []
-    opened: dict[bytes, Iterator[bytes]] = {}  # for each object, needs to visit
+    opened: dict[bytes, Iterator[bytes]] = {}  # for each object, needs that are not visited yet
     done: set[bytes] = set()
     for target in targets:
         if target not in last_steps or target in done:
@@ -292,7 +293,8 @@ def _whole_first(actions: Sequence[Action]) -> list[Action]:
 def _action(last_steps: Mapping[bytes, _LastStep], id_: bytes, cuts: Container[bytes]) -> Action:
     """The action that recovers ``id_`` from the nearest object in ``cuts`` on its path.
 
-    If no object in ``cuts`` is on the path, the action recovers ``id_`` from a full record.
+    If no object in ``cuts`` is on the path, the action recovers ``id_`` from the beginning of
+    the path: a full record, or an object in memory.
     """
     last = last_steps[id_]
     steps, base = [last.step], last.base

@@ -34,8 +34,8 @@ another repository, and entries that are not in turn (``_is_in_turn``).
 STATE, WEIGHTS = b"\x40", b"\x41"
 """Additional kinds in keys of ``SUBJECT``.
 
-``STATE``: the entry records that a version's state was stored or deleted. ``WEIGHTS``: the entry
-records that the weights of one file were stored or deleted.
+``STATE``: the entry says whether a version's state is stored here. ``WEIGHTS``: the entry says
+whether the weights of one file are stored here.
 """
 _TARGET = b"\x80"
 _OFFSET = 6

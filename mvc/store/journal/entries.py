@@ -1,9 +1,9 @@
 """Entries of the journal, the log of all operations of a repository.
 
 An entry describes one operation, such as a commit or a push. It contains the refs that the
-operation changed, and its new commits and statements. A *statement* is a record about a version,
-such as a deployment. An entry does not contain tensors: it names the regions of packs (files of
-encoded objects) in which the operation stored them.
+operation changed, its new commits and statements, and which states it stored or deleted. A
+*statement* is a record about a version, such as a deployment. An entry does not contain tensors: it
+names the regions of packs (files of encoded objects) in which the operation stored them.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ class Entry(Struct, frozen=True, dict=True):
     """One operation. ``author``, ``reason``: empty if only its statements or commits have these.
 
     For a received push, ``author`` is the token or account that pushed. ``undoes``: number of the
-    operation that this operation undoes. ``marks``: first 8 bytes of hashes of tensors, to search
-    versions by tensor. ``previous``: for each statement, the result of ``before``.
+    operation that this operation undoes. ``marks``: first 8 bytes of the files' ``state_id``, to
+    search versions by file. ``previous``: for each statement, the number of the newest earlier
+    entry with a statement on the same topic, or None.
     """
 
     operation: str

@@ -1,10 +1,11 @@
 """Encodes and reads the entries of the journal (docs/format.md, "Journal").
 
-The journal is a file to which each operation, such as a commit, appends one entry. An entry is
-stored as two equal *frames*, its copies. A frame has a header, the bytes of the entry and a
-checksum. The header has the checksum of the previous entry. If one copy is damaged, the other copy
-is read. If both copies are damaged, the entry is lost. Consecutive lost entries are a *gap*. Bytes
-without a valid frame at the end of the file are an interrupted write, and are ignored.
+The journal is a file to which each operation, such as a commit, appends one entry. The operation
+takes effect when this entry is durable. An entry is stored as two equal *frames*, its copies. A
+frame has a header, the bytes of the entry and a checksum. The header has the checksum of the
+previous entry. If one copy is damaged, the other copy is read. If both copies are damaged, the
+entry is lost. Consecutive lost entries are a *gap*. Bytes without a valid frame at the end of the
+file are an interrupted write, and are ignored.
 """
 
 from __future__ import annotations
@@ -236,7 +237,9 @@ def scan(
 
     At a gap, raises DamagedData. With ``lost``, calls ``lost`` with the gap instead, and continues
     after the gap. If the header of an entry has another checksum than the previous entry, there is
-    a gap between the two entries. Raises DamagedData, too, if the numbers do not ascend.
+    a gap between the two entries. Raises DamagedData, too, if the numbers do not ascend. Numbers
+    may be missing without a gap, because gc and repack remove entries. After a gap, the caller must
+    check whether the lost entries could change its answer.
     """
     at, size = start, source.size()
     if size < start.offset:

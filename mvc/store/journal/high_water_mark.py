@@ -1,9 +1,9 @@
 """The high-water mark of the journal: shows whether the end of the journal is missing.
 
 The journal is the log of the repository's operations. The file ``witness`` next to the journal
-records up to which byte the journal is durable, and is written after the journal. So if the journal
-ends before this byte, entries are lost. The file ``witness`` is never flushed, so it may be
-missing, old or incomplete.
+records up to which byte the journal is durable, and is written only after this part is durable. So
+if the journal ends before this byte, acknowledged entries are lost. The file ``witness`` is never
+flushed, so it may be missing, old or incomplete.
 """
 
 from __future__ import annotations

@@ -145,7 +145,10 @@ class PackReader:
     def sound_records(
         self, region: Region, report: Callable[[DamagedData], None]
     ) -> Iterator[tuple[int, RecordHeader]]:
-        """Yields (offset, header) of every undamaged record. Reports the damaged records."""
+        """As ``records``, but skips records with a damaged header, and reports their errors.
+
+        Ends early if damaged headers cost too much time (``_EFFORT``).
+        """
         at, end = region.start, region.end
         left = _EFFORT * region.length
         while at < end and left >= 0:
@@ -209,7 +212,7 @@ class PackReader:
         *,
         check: bool = True,
     ) -> memoryview:
-        """A member's payload (its encoded bytes). ``room``: the buffer to read into.
+        """A member's payload (its encoded bytes). ``room``: the buffer to read into, if any.
 
         Without ``check``, the payload's checksum is not verified. Then the caller must verify the
         decoded bytes.
