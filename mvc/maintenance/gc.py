@@ -1,4 +1,4 @@
-"""``mvc gc``: deletes versions that no branch, tag or deployment reaches, and frees their space.
+"""``mvc gc``: deletes forgotten states, and versions that no ref, HEAD or deployment reaches.
 
 The module ``collect`` plans what to delete. The module ``rewrite_plan`` executes this plan.
 """
@@ -77,9 +77,10 @@ def collect(
 ) -> Collection:
     """Deletes all versions that are unreachable and that no operation in the grace period names.
 
-    Other processes may commit and read meanwhile. The caller completes interrupted checkouts first,
-    because gc may delete the version of an interrupted checkout. Raises ReadOnly, Busy. Raises
-    DamagedData, before anything is changed, if data that gc would retain is damaged.
+    Deletes forgotten states, too, without a grace period. Other processes may commit and read
+    meanwhile. The caller completes interrupted checkouts first, because gc may delete the version
+    of an interrupted checkout. Raises ReadOnly, Busy. Raises DamagedData, before anything is
+    changed, if data that gc would retain is damaged.
     """
     policy, author = encoding_policy(config), config.author
     store.check_writable("collected")

@@ -74,7 +74,8 @@ class StoredCoding(Struct, frozen=True, kw_only=True):
     ``base``: None for a full record. ``inputs``: objects that decoding needs in addition to the
     base. ``stored``: the number of encoded bytes. If several members are encoded together,
     ``stored`` is the member's part, in proportion to the member's raw size. ``reversible``: whether
-    the base can be recovered from the object, too. ``row``: the coding's position in the columns.
+    the base can be recovered from the object, too. Readers find such a delta only in the entry that
+    first published the base, and in later entries. ``row``: the coding's position in the columns.
     """
 
     row: int
@@ -138,8 +139,9 @@ class StorageGraph:
     ``heads`` (number of bytes of the header), ``groups`` (whether the members share one payload),
     ``rows`` (the record's first row).
 
-    Each member of a record is a *row*. Rows are in the order of publication. Columns with one item
-    per row: ``payloads`` (number of bytes; 0 for all members of a group except the first),
+    Each member of a record is a *row*. Rows are in the order of publication. Objects are numbered
+    in the order of their first rows, and nodes by object and offset. Columns with one item per row:
+    ``payloads`` (number of bytes; the first member of a group has all bytes, the others have 0),
     ``forms`` (position in ``texts``, the names of pipelines). ``settle`` adds ``object``, ``base``
     (-1 without a stored base), ``node``, ``base_node``, ``entry``, ``sound`` (whether base and
     inputs are stored), ``reversible`` (whether the base can be recovered from the object),
@@ -184,7 +186,7 @@ class StorageGraph:
         position = len(self.entries)
         self.entries.add(recorded)
         self.history.add(recorded)
-        # If a repair has emptied a pack, the region of the pack ends at byte 0.
+        # A region that ends at byte 0 is the mark of a deleted pack (``rewrite_plan``).
         self.named.update(r.pack for r in recorded.entry.regions if r.end)
         for pack, offset, header in records:
             self.packs.append(pack)
@@ -555,7 +557,10 @@ class StorageGraph:
     # -- codings ---------------------------------------------------------------------------
 
     def codings(self, id_: bytes) -> list[StoredCoding]:
-        """The codings of an object, except codings whose base or input is lost."""
+        """The codings of an object, except damaged codings and those whose base or input is lost.
+
+        Empty for an unknown object.
+        """
         return list(map(self.coding, self.rows_of(id_)))
 
     def all_codings(self) -> Iterator[StoredCoding]:
@@ -664,7 +669,7 @@ class Contents:
         self.ids, self.specs = bytearray(), array("I")
         self._stream = stream
         self._numbers: dict[TensorSpec, int] = {}
-        self._shapes: dict[int, Shape] = {}  # maps the size of a manifest to its shape
+        self._shapes: dict[int, Shape] = {}  # maps a size to the newest shape
         self._shape: tuple[Shape | None, list[int]] = None, []
         self._recent: dict[bytes, int] = {}  # maps an id to its slot
 

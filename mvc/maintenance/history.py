@@ -53,7 +53,7 @@ class VersionHistory:
         self._names, self._name_ends = array("q"), array("q", [0])
         # For each entry, whether it only publishes versions and moves branches.
         self._plain = bytearray()
-        self._marked: set[int] = set()  # positions of entries with statements about versions
+        self._marked: set[int] = set()  # positions of entries with facts about versions
 
     def add(self, recorded: Recorded) -> None:
         entry, position = recorded.entry, len(self._times)
@@ -151,10 +151,10 @@ class VersionHistory:
         return {id_ for id_ in self.states() if self.numbers[id_] in reachable}
 
     def reachable(self, cutoff_ns: int | None = None) -> set[int]:
-        """The numbers of the published versions that refs, HEAD and deployments name, and the
-        numbers of their ancestors.
+        """The numbers of the published versions that refs, HEAD and deployments name.
 
-        With ``cutoff_ns``, includes the versions that operations since this time name, too.
+        With ``cutoff_ns``, operations since this time name versions, too. Includes the ancestors of
+        all these versions, and versions that are needed to train them again.
         """
         roots = set(self._deployed)
         roots.update(value for value, _ in self._refs.values() if value is not None)
@@ -182,10 +182,10 @@ class VersionHistory:
 
         Maps the position of each changed entry to the new entry, or to None if the entry is
         deleted. ``entries``: all entries that were added. ``stay``: the versions that gc does not
-        delete. From entries since ``cutoff_ns``, removes only statements about deleted versions,
-        such as deployments. From older entries, removes the deleted versions, too. An older entry
-        whose versions all stay can still be undone. Other older entries retain only the present
-        values of refs, and cannot be undone.
+        delete. From entries since ``cutoff_ns``, removes only marks and statements (for example
+        annotations) about deleted versions. From older entries, removes the deleted versions, too.
+        An older entry whose versions all stay can still be undone. Other older entries lose the old
+        values of refs and cannot be undone, so that no undo is partial or repeated.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         undoable: set[int] = set()  # sequence numbers of older entries that can be undone
@@ -222,8 +222,8 @@ class VersionHistory:
     def _refs_left(self, position: int, entry: Entry, stay: Set[CommitId]) -> tuple[RefChange, ...]:
         """The changes of refs that remain in an entry.
 
-        A change remains if it set the present value of its ref. If a version of the entry stays,
-        moves of branches between versions that stay remain, too.
+        A change remains if it set the present value of its ref. If a version that the entry
+        published stays, moves of branches between versions that stay remain, too.
         """
         keeps_moves = any(commit.id in stay for commit in entry.commits)
         return tuple(

@@ -1,8 +1,8 @@
 """Temporary folders below ``.mvc/retraining``, in which mvc trains a version again.
 
 Each folder has a lock file, which is locked while a process uses the folder. If a process was
-killed, its lock file is not locked any more. Then the next call of ``work_folder`` deletes the
-folder. Symbolic links are not followed.
+killed, its lock file is not locked any more. Then the next call of ``work_folder``, or the next gc,
+deletes the folder. Other folders are not deleted, and symbolic links are not followed.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def decoded(
     ``wanted``: maps the pieces of a version to their sizes. ``last_step``: takes a piece; returns
     its size, the payload that yields the piece, the piece from which this payload starts (None for
     a full record), and input pieces, from which an optimizer's step predicts the piece. The result
-    includes input pieces that are not wanted.
+    includes input pieces that are not wanted, with the payloads that no earlier item has.
     """
     walks, done, waiting = list[tuple[int, list[Part]]](), set[_N](), list(wanted)
     for position, node in enumerate(waiting):  # the loop appends inputs to ``waiting``

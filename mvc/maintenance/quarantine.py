@@ -1,8 +1,9 @@
 """The quarantine: damaged stored bytes, retained for a later repair or for people to examine.
 
 A file in the quarantine has the header of a pack and one damaged range of the pack, unchanged. The
-name of the file consists of the pack's number and the range's offset. Only repair reads these
-files. After a state was purged, gc deletes the files that may contain bytes of the state.
+name of the file consists of the pack's number and the range's offset. Only repair recovers data
+from these files. Only gc deletes such files: those that may contain bytes of a state that was
+forgotten by name (``purged``).
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int
 
 
 def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
-    """The quarantined files to delete after a state was purged; none unless ``reach.purge``.
+    """The files that may contain bytes of states forgotten by name; none unless ``reach.purge``.
 
     A file is not deleted if it consists of whole records (parts that store objects), and if each
     object that the records name is needed by a version.

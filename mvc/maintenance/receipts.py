@@ -2,7 +2,8 @@
 
 Receipts are read from the journal, which has one entry for each operation. The entries of
 ``forget`` name versions, author and reason. The entries of ``gc`` record when the last byte of a
-state was deleted. mvc keeps these entries.
+state was deleted. No ``gc`` deletes these entries. A state that was received as absent has a
+receipt only if it was forgotten by name.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def receipts(snapshot: Snapshot) -> list[Receipt]:
         by_cause: dict[tuple[int, str, str, str], list[ForgottenState]] = {}
         for stone in entry.of(Tombstone):
             id_ = CommitId(stone.subject)
-            root = _root(snapshot, id_) or stone.root
+            root = _root(snapshot, id_) or stone.root  # a remote may have sent this root
             state = ForgottenState(id_, root, came=id_ not in absent)
             by_cause.setdefault((stone.recorded_ns, stone.author, stone.reason, ""), []).append(
                 state

@@ -8,12 +8,12 @@ from mvc.ids import CommitId
 
 
 class Problem(Struct, frozen=True):
-    """One damaged object. ``object``: its id or file name. ``where``: its location.
+    """One damaged thing. ``object``: its id, file or name. ``where``: its location.
 
     ``kind``: format, journal, record, payload, pack, region (a range of bytes that two operations
     name), reference, manifest, lost (an object or entry), content (an object decodes to wrong
     bytes), index. ``versions``, ``tensors`` ("path: key"): the affected versions and tensors.
-    ``also``: if several objects share a damaged payload, the ids of all these objects.
+    ``also``: if several objects share a damaged payload, the ids of all these objects; else empty.
     """
 
     kind: str
@@ -36,8 +36,9 @@ class FsckReport(Struct, frozen=True):
     ``full``: whether every object was decoded; otherwise only checksums were compared. ``entries``,
     ``versions``, ``records``, ``objects``: how many were checked. ``checked_bytes``: size of
     journal and packs, with ``full`` plus the size of the decoded objects. ``forgotten``,
-    ``absent``: how many versions are forgotten or absent, which is no damage. ``lost``: versions
-    that cannot be recovered completely.
+    ``absent``: how many of ``versions`` are forgotten or absent, which is no damage. ``lost``:
+    versions that cannot be recovered completely. A version whose journal entry is lost counts in
+    ``versions`` and in ``lost`` if another entry names it.
     """
 
     problems: tuple[Problem, ...]
@@ -58,7 +59,7 @@ class FsckReport(Struct, frozen=True):
 
 
 class Healed(Struct, frozen=True):
-    """One repaired object. ``source``: the data from which it was repaired.
+    """One repaired thing. ``source``: the data from which it was repaired.
 
     ``kind``: format, journal, pack, region, object, manifest, statement or index. ``name``: the id
     of an object in hexadecimal, or the name of an operation, entry or file.

@@ -64,9 +64,10 @@ class Best(Struct, frozen=True):
 class Retention(Struct, frozen=True):
     """Retention rules. Each rule keeps some versions. ``select`` selects all other versions.
 
-    ``last``, ``hourly``, ``daily``: keep the newest versions, or the newest version of each hour or
-    day. ``unused``: keep every version that was live on this target. ``unqueried``: keep every
-    version that users asked for. Raises WrongUsage if a number is below 1.
+    ``last``: keep so many of the newest versions. ``hourly``, ``daily``: keep the newest version of
+    each of so many hours or days. ``unused``: keep every version that was live on this target.
+    ``unqueried``: keep every version that a recorded query asked for. Raises WrongUsage if a number
+    is below 1.
     """
 
     last: int | None = None

@@ -56,9 +56,9 @@ Encoded: TypeAlias = Callable[[PackReader], tuple[bytes, Sequence[Bytes]]]
 class EncodeRequest(Struct, frozen=True):
     """A coding to make: a delta from ``base``. Without ``base``, the object is stored in full.
 
-    If the delta saves less than a tenth, the object is stored in full, too. ``entry_index``: the
-    index of the journal entry to which the coding is added; None: the entry that first published
-    the object.
+    If the delta saves less than a tenth of the full record, the object is stored in full, too.
+    ``entry_index``: the index of the journal entry to which the coding is added; None: the entry
+    that first published the object.
     """
 
     id: bytes
@@ -139,9 +139,10 @@ def rewrite(
     """Executes a plan. ``operation`` makes the last entry of the new journal.
 
     ``allows(operation, headers)`` is called for each operation that was published after the graph
-    was read. ``headers`` are those of the operation's records. If ``allows`` returns False, raises
-    ConcurrentRewrite. Pass ``allows`` if the plan deletes objects. Raises DamagedData if bytes to
-    copy are damaged. After these errors nothing has changed.
+    was read. ``headers`` are those of the operation's records. Pass ``allows`` if the plan deletes
+    objects. Raises ConcurrentRewrite if ``allows`` returns False, or if the journal was replaced
+    after the graph was read. Raises DamagedData if bytes to copy are damaged. After these errors
+    nothing has changed.
     """
     snapshot = store.snapshot
     if snapshot.generation != plan.graph.generation:

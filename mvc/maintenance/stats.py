@@ -45,13 +45,13 @@ class Predictions(Struct, frozen=True):
 class Stats(Struct, frozen=True):
     """Figures of a repository. All sizes are in bytes, and all times are estimated seconds.
 
-    ``bytes``: size on disk by kind: full, delta, metadata, journal, index. ``stored_bytes``: their
-    sum. ``raw_bytes``: the size of all files of all versions as plain copies. ``ratio``:
-    ``stored_bytes`` / ``raw_bytes``. ``tensors``: how many distinct tensors. ``reset_points``: how
-    many versions store all their tensors in full. ``deltas_*``: the largest number of deltas that
-    must be decoded for one tensor of a version. ``recovery_*``: the time from opening the
-    repository until the files of a version are written. ``*_worst``, ``*_mean``: the maximum and
-    the mean over all stored versions.
+    ``bytes``: size on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
+    journal, index. ``stored_bytes``: their sum. ``raw_bytes``: the size of all files of all
+    versions as plain copies. ``ratio``: ``stored_bytes`` / ``raw_bytes``, 0 if empty. ``tensors``:
+    how many distinct tensors. ``reset_points``: how many versions store all their tensors in full.
+    ``deltas_*``: the largest number of deltas that must be decoded for one tensor of a version.
+    ``recovery_*``: the time from opening the repository until the files of a version are written.
+    ``*_worst``, ``*_mean``: the maximum and the mean over all stored versions.
 
     ``versions`` includes ``forgotten`` and ``absent`` versions. ``dropped``: how many versions have
     weights that only a recipe can restore; ``recovery_*`` excludes these versions. ``kinds``: maps

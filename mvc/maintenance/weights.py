@@ -152,11 +152,11 @@ def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) ->
 def drop(
     store: Store, config: Config, alternatives: Mapping[CommitId, Alternative], *, reason: str = ""
 ) -> None:
-    """Drops the weights of the versions in ``alternatives``.
+    """Drops the weights of the versions in ``alternatives``. Durable on return.
 
-    First checks the hashes of all files that the alternatives need. After an error, no weights are
-    dropped. Raises CannotRetrain if no replay on this repository has computed the weights of a
-    version; DamagedData; StateForgotten.
+    First checks the hashes of all attachments of these versions, and of all files that the
+    alternatives need. After an error, no weights are dropped. Raises CannotRetrain if no replay on
+    this repository has computed the weights of a version; DamagedData; StateForgotten.
     """
     if not alternatives:
         return

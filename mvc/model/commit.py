@@ -39,7 +39,7 @@ class Commit(Struct, frozen=True, dict=True):
     """A commit. ``manifest``: the id of the list of files. ``root``: a hash over all tensors.
 
     ``time_ns``: ns since 1970, UTC. ``zone_minutes``: the author's offset from UTC. ``pipeline``:
-    how the tensors should be stored. ``code``: the git commit of the working folder, or empty.
+    the requested preset or pipeline text. ``code``: the git commit of the working folder, or empty.
     ``dirty``: whether the folder differed from this git commit, or git did not answer in time.
     ``needs``: versions that are needed to train this version again, such as data sets.
     ``attached``: top-level names of attachments (such as code). ``run``: the name of the training.

@@ -1,9 +1,9 @@
 """The manifest of a version: a list of its files, with the tensors and the layout of each file.
 
 The layout describes how a file is restored from stored data (docs/format.md). *Contents* are the
-data of tensors, with their offsets in the file. The *skeleton* is all other bytes of the file,
-joined and stored as one content of dtype ``raw``. *Checks* are the CRC-32 fields of a zip file,
-which are computed again when the file is restored.
+data of tensors, with their offsets in the file; several tensors may share one content. The
+*skeleton* is all other bytes of the file, joined and stored as one content of dtype ``raw``.
+*Checks* are the CRC-32 fields of a zip file, which are computed again when the file is restored.
 
 A version may have attachments (additional files, such as a recipe). Their paths begin with
 ``names.ATTACHED``. Attachments are never in a working folder.
@@ -196,12 +196,12 @@ class Manifest:
         return entries
 
     def file(self, path: str | None = None) -> FileEntry:
-        """Returns the file at ``path``, or a file of the folder ``path`` (None: of the version).
+        """Returns the file at ``path``, or a file directly in the folder ``path``.
 
-        In a folder, training states (files with an optimizer's tensors) and files without tensors
-        are ignored if there are other files. If several files are left, the file named
-        ``DEFAULT_STATE`` is returned. Raises UnknownPath if there is no file, or if several files
-        are left and no file has this name.
+        If ``path`` is None, a file of the version. In these cases, training states (files with an
+        optimizer's tensors) and files without tensors are ignored if there are other files. If
+        several files are left, the file named ``DEFAULT_STATE`` is returned. Raises UnknownPath if
+        there is no file, or if several files are left and no file has this name.
         """
         if path is not None and path in self.by_path:
             return self.by_path[path]

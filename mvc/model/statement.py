@@ -143,7 +143,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
             hybrid_ns=hybrid_ns,
             **fields,
         )
-        statement.__dict__["encoded"] = data
+        statement.__dict__["encoded"] = data  # ``data`` is canonical: each field has one form
         return statement
 
 

@@ -2,7 +2,7 @@
 
 The environment is the software, hardware and settings that affect the bits of the weights: for
 example the versions of packages, the CPU, and the number of threads. It is stored with the version
-as the attachment ``environment.json``.
+as the attachment ``environment.json``. ``capture`` starts no process and uses no network.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def chooses_kernels(variable: str) -> bool:
 def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
     """The environment variables for a process that replays a training.
 
-    Variables that select kernels have the ``recorded`` values. All other variables have the values
-    in ``present``.
+    Variables that select kernels have the ``recorded`` values, and are absent if none is recorded.
+    All other variables, and ``CUDA_VISIBLE_DEVICES``, have the values in ``present``.
     """
     wanted = recorded.sections.get("variables", {})
     present_values = {name: value for name, value in present.items() if not _is_set(name)}

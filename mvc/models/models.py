@@ -57,8 +57,8 @@ class Architecture(Struct, frozen=True):
     ``model``: a live module, its class, or a function that returns such a module. ``arguments``:
     maps parameters of the class or function to plain data (texts, numbers, True, None, lists,
     tuples, dictionaries). If None, the arguments are the attribute ``mvc_arguments`` of the live
-    module; without this attribute, there are none. ``sources``: names of modules to store, such as
-    ``"nets.plugins"``, that the code imports without a visible ``import``.
+    module; without this attribute, ``model`` must have no parameters. ``sources``: names of modules
+    to store, such as ``"nets.plugins"``, that the code imports without a visible ``import``.
     """
 
     model: Any
@@ -255,7 +255,7 @@ def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any
     """Raises CannotRecord unless ``target(**arguments)`` builds a module that fits ``state``.
 
     The names and shapes of the tensors must be equal. If possible, the module is built on torch's
-    meta device, which needs no memory for weights.
+    meta device, which needs no memory for weights. The random generators are restored.
     """
     import torch
 
@@ -366,9 +366,9 @@ def build(
 ) -> torch.nn.Module:
     """Runs the stored code, which returns a module. Then loads weights into the module.
 
-    ``weights``: a function that returns the weights. ``version``: its name, for messages. Raises
-    NotTrusted, before any code runs, unless ``trust`` is true; CannotBuild if code is missing or
-    fails; DoesNotFit if the weights have other names or shapes than the module.
+    ``weights``: a function that returns the weights. ``version``: the version's name, for messages.
+    Raises NotTrusted, before any code runs, unless ``trust`` is true; CannotBuild if code is
+    missing or fails; DoesNotFit if the weights have other names or shapes than the module.
     """
     need_torch("building a model")
     import torch

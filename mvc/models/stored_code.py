@@ -2,8 +2,8 @@
 
 The stored source files of a version become modules in memory, below a package that is named by the
 hash of the files. So different versions of a file can be loaded in one process. Nothing is written
-to disk. If a stored file imports a module that is stored, too, the stored module is loaded. Any
-other import loads an installed package.
+to disk, and ``sys.path`` is unchanged. If a stored file imports a module that is stored, too, the
+stored module is loaded. Any other import loads an installed package.
 """
 
 from __future__ import annotations

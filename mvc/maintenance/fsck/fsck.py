@@ -47,7 +47,7 @@ def fsck(store: Store, *, full: bool = False, progress: Progress | None = None) 
     ``full``: recovers and hashes every object (tensor or manifest), too, with up to 1 GiB of
     tensors in memory. ``progress`` counts bytes of packs and, with ``full``, of objects. The check
     is repeated if it finds damage, but another process has meanwhile rewritten the repository or
-    withdrawn the last journal entry.
+    withdrawn the last journal entry. Ignores journal entries that are appended after the start.
     """
     return check(store, full=full, progress=progress)[0]
 
@@ -189,7 +189,8 @@ def _of_index(
 ) -> list[Problem]:
     """Checks that the index has exactly the keys that follow from journal and packs.
 
-    Ignores the keys of deltas, and entries after byte ``end`` of the journal.
+    Ignores entries after byte ``end`` of the journal. Ignores the keys of deltas, because the base
+    of a delta may be in several entries.
     """
     expected = entry_keys | {
         keys.BLOB + prefix + keys.number(offset)
@@ -273,7 +274,7 @@ def lost_end(snapshot: Snapshot) -> Gap | None:
 
 
 def forget_index(fs: FileSystem, folder: Path) -> None:
-    """Deletes the index of the repository folder ``folder`` (``.mvc``).
+    """Deletes the index of the closed repository in the folder ``folder`` (``.mvc``).
 
     Needed if the journal lacks entries that the index has (HistoryMissing), after the user has
     accepted the loss of these entries. When the repository is opened again, a new index is built.

@@ -92,7 +92,10 @@ class JournalCheck(Struct, dict=True):
         self._report(f"byte {start}", f"{gap.told}, {cause}{versions}", _BROKEN)
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
-        """Uses the index to find entries after a break in the hash chain at byte ``broken``."""
+        """Uses the index to find entries after a break in the hash chain at byte ``broken``.
+
+        The caller has reported the break.
+        """
         for offset in self.snapshot.offsets_between(broken, self.end.offset):
             try:
                 recorded = self.snapshot.entry(offset)

@@ -26,9 +26,10 @@ class PackCheck(Struct):
     """Checks packs. Call ``entry`` for each journal entry, and then ``finish``.
 
     ``objects``: all entries are added to this graph. ``catch``: the type of payload errors that
-    become ``problems``; other errors are raised. ``ranges``: damaged bytes. ``damaged``: tensors or
-    deltas with a sound header and a damaged payload. ``indexed``: maps the journal offset of an
-    undamaged entry to the first 8 bytes of the ids that its records contain.
+    become ``problems``; other errors are raised. ``ranges``: damaged bytes. ``damaged``: codings
+    (objects in full, or deltas) with a sound header and a damaged payload. ``indexed``: maps the
+    journal offset of an entry to the first 8 bytes of the ids in its records, which the index must
+    have. It leaves out entries with a missing or damaged header.
     """
 
     snapshot: Snapshot
@@ -42,7 +43,7 @@ class PackCheck(Struct):
     indexed: dict[int, set[bytes]] = field(default_factory=dict)
     _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
     _sizes: dict[int, int | None] = field(default_factory=dict)
-    _missing: dict[int, int] = field(default_factory=dict)  # maps a missing pack to its bytes
+    _missing: dict[int, int] = field(default_factory=dict)  # maps a missing pack to its size
 
     def claim(self, region: Region, recorded: Recorded) -> None:
         """Remembers that the journal entry ``recorded`` names the region."""

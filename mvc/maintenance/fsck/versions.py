@@ -26,7 +26,8 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
 
-_CACHE = 512 << 20  # limit of bytes of cached objects
+# Limit of bytes of cached objects, and of the objects that ``recover`` decodes for one file.
+_CACHE = 512 << 20
 _MOST_NAMED = 1000  # the most versions, and the most tensors, that one problem lists
 _NO_RECORD = "no sound record can recover it"
 
@@ -57,7 +58,7 @@ class ObjectCheck(Struct):
     def _examine(
         self, id_: BlobId, spec: TensorSpec, name: str, out: memoryview | None = None
     ) -> str:
-        """As ``verdict``, without the cache. ``out``: a buffer for the object's bytes."""
+        """As ``verdict``, without the cache. ``out``: gets the object's bytes if ``full``."""
         if not self._is_reached(id_, spec):
             return "" if self._proves_itself(id_, spec) else _NO_RECORD
         if not self.full:
@@ -185,7 +186,7 @@ class VersionCheck(Struct):
                 )
 
     def uses(self, ids: Iterable[bytes]) -> tuple[tuple[CommitId, ...], tuple[str, ...]]:
-        """The versions and the tensors that use the damaged objects ``ids``."""
+        """The versions and tensors that use the damaged objects: at most 1000 per object."""
         uses = [self._affected[id_] for id_ in ids if id_ in self._affected]
         versions = dict.fromkeys(version for use in uses for version in use[0])
         tensors = dict.fromkeys(tensor for use in uses for tensor in use[1])

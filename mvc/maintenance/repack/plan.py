@@ -152,10 +152,10 @@ def _key(candidate: Candidate) -> _Key:
 class LayoutMetrics(Struct, frozen=True):
     """The size of a layout (the codings of a repository), and the costs of recovering a version.
 
-    ``bytes``: the size of all packs. ``reset_points``: versions that are stored in full.
-    ``worst_*``, ``mean_*``: the worst and the mean of all versions. ``*_seconds``: estimated time
-    on this machine. ``*_bytes``: number of stored bytes to decode. ``*_deltas``: number of deltas
-    to apply for the tensor that needs most deltas.
+    ``bytes``: the size of all packs. ``reset_points``: versions that are stored in full, in the
+    order of versions. ``worst_*``, ``mean_*``: the worst and the mean of all versions.
+    ``*_seconds``: estimated time on this machine. ``*_bytes``: number of stored bytes to decode.
+    ``*_deltas``: number of deltas to apply for the tensor that needs most deltas.
     """
 
     bytes: int
@@ -421,7 +421,8 @@ class _Completion:
     def _drop_other_direction(self, candidate: Candidate) -> None:
         """Drops the stored delta in the opposite direction of ``candidate``.
 
-        The stored delta remains if it shares its payload, or if no version has its blob.
+        The stored delta remains if it is reversible, if it shares its payload, or if no version has
+        its blob.
         """
         for other in self._stored.of((candidate.base or b"", candidate.start)):
             stays = other.grouped or other.id not in self._specs

@@ -49,7 +49,7 @@ _EXACT = 1.003  # two bounds with a smaller ratio count as equal
 _STEP = 4  # default of b in the layout skip:b (docs/decisions.md, "Skip deltas")
 _INTERVALS = (2, 4, 8, 16, 1)  # commits per reset point in simple plans; 1: everything in full
 ALIKE = 1.01
-"""Two estimated times with a smaller ratio count as equal."""
+"""Two estimates (of times, sizes or prices) with a smaller ratio count as equal."""
 _SAME = 1.001  # two sizes with a smaller ratio count as equal
 
 _Tried: TypeAlias = Iterator[tuple[RepackPlan, Selection]]

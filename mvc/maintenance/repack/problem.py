@@ -285,7 +285,10 @@ class Candidates:
         return self._by_node.get(node, [])
 
     def added(self, id_: bytes, nbytes: int) -> list[Candidate]:
-        """All codings of a blob, if one of them is an approximate step or an optimizer's step."""
+        """All codings of a blob, if one of them is an approximate step or an optimizer's step.
+
+        Empty otherwise.
+        """
         codings = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
         steps = any(o.predicted or (o.forward_only and o.grouped) for o in codings)
         return codings if steps else []

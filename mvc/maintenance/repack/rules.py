@@ -251,8 +251,8 @@ def at_interval(costs: Costs, interval: int) -> Selection:
     """A reset point every ``interval`` versions, and deltas from parents.
 
     A version is recovered from the nearest reset point before or after the version (thesis VSOL,
-    §3.2.8). If ``interval`` is 1 or 2, a reset point before the version is always nearest, so no
-    delta leads to a reset point.
+    §3.2.8). If ``interval`` is 1 or 2, no reset point after the version is nearer than the one
+    before it, so no delta leads to a reset point (``Layout.is_near``).
     """
     survey, plan = costs.survey, ContentPlan(costs, history(costs))
     sources = set(plan.roots)

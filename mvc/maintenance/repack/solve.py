@@ -178,8 +178,8 @@ def cheapest_tree(
     """The cheapest layout of a tree that meets all limits; None if no layout does.
 
     ``prices``: for each content of the tree, how many bytes a nanosecond of its recovery time is
-    worth; 0 if the content need not be stored. ``limits``: for each content, its largest allowed
-    recovery time in nanoseconds.
+    worth; 0: the content is not stored, and no path leads through it. ``limits``: for each content,
+    its largest allowed recovery time in nanoseconds.
     """
     if len(tree.nodes) == 1:
         (node,) = tree.nodes
@@ -224,7 +224,7 @@ class _Search:
         self._full = np.array([contents.full_bytes[i] for i in tree.nodes], np.int64)
         self._bytes = np.zeros(count, np.int64)
         self._ns = np.zeros(count, np.int64)
-        # For each content: how many forward deltas lead from the first content to this content.
+        # For each content: how many forward deltas are on the path from the first content.
         self._barriers = np.zeros(count, np.int64)
         self._end = list(range(1, count + 1))  # end of each family's slice
         depth = np.zeros(count, np.int64)
@@ -359,8 +359,8 @@ class Priced(Struct, frozen=True):
 
     ``holdings``: for each version, its contents. ``fixed_ns``: for each version, the part of its
     recovery time that is not decoding. ``trainings``: maps a version to its recipe. ``weight``: how
-    many nanoseconds a stored byte is worth. ``bound``: the largest allowed recovery time in
-    nanoseconds.
+    many nanoseconds a stored byte is worth (seconds per gigabyte). ``bound``: the largest allowed
+    recovery time in nanoseconds.
     """
 
     contents: Nodes
@@ -522,7 +522,8 @@ class Solver:
     ) -> dict[int, float] | None:
         """The largest allowed recovery time of each content. None if the bound is too short.
 
-        The contents of a version get parts of the bound in proportion to ``shares``.
+        A content gets its shortest time and a part of the time that is left, in proportion to
+        ``shares``.
         """
         limits: dict[int, float] = {}
         for contents, fixed_ns in zip(needs.contents, needs.fixed_ns, strict=True):

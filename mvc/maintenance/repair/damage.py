@@ -3,7 +3,7 @@
 A *record* is a part of a pack file that stores objects (tensors and manifests), in full or as
 deltas. If the record of an object is damaged, sound deltas may still lead to the object.
 ``SoundGraph`` finds such deltas, in packs and in the quarantine (damaged parts of packs, retained
-for repair).
+for repair). Objects that it recovers are compared with their hashes, as all objects are.
 """
 
 from __future__ import annotations

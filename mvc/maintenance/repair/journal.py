@@ -50,7 +50,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
 
     ``other``: the folder of a backup. Raises UnsupportedFormat if this mvc is too old for the
     repository. Raises DamagedData if both copies of an entry are damaged and ``other`` does not
-    have the entry.
+    have the entry. Then nothing after this entry is changed.
     """
     path = folder / FORMAT
     known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
@@ -172,7 +172,8 @@ class _Journal:
     def _restored(self) -> bytes | None:
         """The encoded entry of the other journal that replaces the damaged entry here.
 
-        None if the other journal does not have the entry, or if no readable entry follows here.
+        None if no readable entry follows here, or if the other journal does not have the damaged
+        entry and the readable entry that follows.
         """
         frame_, other, at = self._other_frame(), self._other, self._at
         if frame_ is None or other is None:

@@ -40,7 +40,8 @@ class RepairPlan(Struct):
     """``rewrite``: the records to remove and the objects to store again.
 
     ``healed``: the objects that the repair recovers. ``ranges``: damaged bytes to move into the
-    quarantine. ``lost``: objects that versions need, but that no source has.
+    quarantine. A plan with ``ranges`` is executed even without other changes, so that the new
+    journal does not name these bytes. ``lost``: objects that versions need, but that no source has.
     """
 
     rewrite: RewritePlan
@@ -137,7 +138,8 @@ def _restore_round(
 
     Also returns the objects without a source. The oldest objects come first, because a restored
     object may be the base of later objects. An object in ``encoded_again`` must be readable from
-    sound records alone, without restored objects.
+    sound records alone, without restored objects. If it is not, it may count as lost until the next
+    round of the repair, which reads its record in the quarantine.
     """
     restored_now: dict[bytes, str] = {}
     missing: set[bytes] = set()

@@ -52,8 +52,9 @@ def repair(
     """Repairs an open repository and checks it again.
 
     ``other``: the folder (see ``folder_of``) of another repository, from which lost objects are
-    read. ``full``: decode all objects, to find wrong bytes that match their checksum. Raises
-    ReadOnly, Busy, IoFailed. After IoFailed nothing was put into quarantine.
+    read, and which is never changed. ``full``: decode all objects, to find and repair wrong bytes
+    that match their checksum. Raises ReadOnly, Busy, IoFailed. After IoFailed nothing was put into
+    quarantine.
     """
     store.check_writable("repaired")
     store.fresh()
@@ -96,8 +97,8 @@ def _pack_heads(store: Store) -> Iterator[Healed]:
 def _relink(store: Store, policy: Policy, relinks: Relinks) -> list[Healed]:
     """Rewrites the journal so that each statement names the right predecessor.
 
-    A statement is a deployment, an annotation or a purge. Its predecessor is the previous statement
-    of the journal on the same topic, such as the same target.
+    A statement is, for example, a deployment or an annotation. Its predecessor is the previous
+    statement of the journal on the same topic, such as the same target.
     """
     graph = read_records(store.snapshot)
     edits: dict[int, Entry | None] = {}
@@ -120,8 +121,9 @@ def _heal_objects(
     wrong: Collection[bytes] = (),
     progress: Progress | None = None,
 ) -> tuple[list[Healed], list[Quarantined]]:
-    """Repairs objects in several rounds, because a restored object may allow to restore others.
+    """Repairs objects in several rounds.
 
+    The next round may use a base that a round restored, or a record that it put into quarantine.
     ``wrong``: ids of objects that decode to other bytes than were committed.
     """
     healed: list[Healed] = []
