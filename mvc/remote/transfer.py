@@ -119,7 +119,7 @@ def transfer(
     """Sends the wanted entries, then the data that the receiver reports as missing.
 
     ``moves``: changes of refs, which are sent with the last slice. Raises DamagedData if the
-    receiver reports the same data as missing again.
+    receiver reports the same data as missing again, or lacks data after four attempts.
     """
     for _ in range(_TRIES):
         following = _attempt(send, receive, wanted, moves)

@@ -76,11 +76,11 @@ class Wanted(Struct, frozen=True):
     ``after``: the receiver has the sender's journal up to this position. ``versions``: versions to
     send with their ancestors; by default all versions that refs and deployments reach. ``have``:
     versions that the receiver has with their states. ``objects``: tensors and manifests that the
-    receiver lacked in earlier attempts; they are not sent as deltas. ``restore``: versions whose
-    states to send, although the receiver has the versions. ``without``: versions whose states the
-    receiver has purged, and refuses. ``due``: versions whose deployments, annotations and
-    signatures to send, although the receiver has the versions (from another repository).
-    ``reports``: whether to send the reports of nodes (machines that serve a model).
+    receiver lacked in earlier attempts; they are sent with all data that their deltas need.
+    ``restore``: versions whose states to send, although the receiver has the versions. ``without``:
+    versions whose states the receiver has purged, and refuses. ``due``: versions whose deployments,
+    annotations and signatures to send, although the receiver has the versions (from another
+    repository). ``reports``: whether to send the reports of nodes (machines that serve a model).
 
     ``live``: a target. If set, no history is sent. The answer is one slice with the live version
     of the target, its deployment, and the records of the file in ``paths`` (by default, of the only
@@ -159,7 +159,8 @@ class Received(Struct, frozen=True):
     ``place``: the end of the receiver's journal. ``begun``: number of the first published entry, or
     0. ``without``: versions for ``Wanted.without`` of the next attempt. ``retained``: versions that
     the sender purged, and that the receiver still needs and retains. ``identity``: the identity of
-    the receiver, if this slice created the receiver. ``refused``: deployments that were skipped.
+    the receiver, if this slice created the receiver. ``refused``: deployments and retractions that
+    were skipped.
     """
 
     place: Place
@@ -186,10 +187,10 @@ class Transport(Protocol):
         """The remote's entries, oldest first, as slices. One round trip for all slices."""
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Waits until another version is live on ``target``, and returns the mark of this version.
+        """Waits until the mark of ``target`` differs from ``mark``, and returns the new mark.
 
-        A mark is a text that identifies a live version. ``mark``: the mark that the caller knows.
-        Returns None after ``seconds`` without a change.
+        A mark is a text that changes when another version is live, or is deployed. ``mark``: the
+        mark that the caller knows. Returns None after ``seconds`` without a change.
         """
 
     def receive(self, incoming: Slice) -> Received:

@@ -3,7 +3,7 @@
 Deployments and retractions are called *statements*. A statement names the deployment that it
 replaces. A remote accepts the statement only if this deployment is live at the remote. For each
 missing statement, in the order of recording, this module predicts whether the remote will accept
-the statement.
+the statement. All other statements that were recorded here are assumed to be at the remote.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> 
     """The operations in ``due``, and the operations that a remote lacks according to ``known``.
 
     Removes a deployment or retraction from its operation if a later operation has replaced the
-    deployment or retraction.
+    deployment or retraction. Sending it could only undo the later operation.
     """
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
     rows = [
@@ -132,7 +132,8 @@ def without_deployed(recorded: Recorded, deployments: Container[StatementId]) ->
 def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
     """The statements that each remote lacks, by remote and target.
 
-    Reports no conflicts with a remote that never got a push, if another remote got a push.
+    Reports no conflicts with a remote that never got a push, if another remote got a push:
+    deployments that others made after this push would look like conflicts.
     """
     lacking, known, snapshot = list[Unsent](), _pushed(store), store.fresh()
     names = [name for name in snapshot.targets() if target in (None, name)]

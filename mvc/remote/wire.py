@@ -30,7 +30,7 @@ MAX_MESSAGE = 16 * MIB
 """Limit of bytes of a head, a request, and the answer to a slice."""
 MAX_PROBLEM = 64 << 10
 MAX_MARK = 256
-"""Limit of bytes of a mark. A mark is a text that identifies the live version of a target."""
+"""Limit of bytes of a mark, a text that changes if another version is live on a target."""
 CHECKED = 64 << 10
 """Number of bytes at the start of an answer. If a client requests the rest of an interrupted
 answer, the server checks that these bytes have not changed.

@@ -47,9 +47,10 @@ def refuse_incomplete(
 ) -> None:
     """Raises BadModelFile if a model is incomplete.
 
-    A model is incomplete if a file is missing, or if a file of the version ``commit`` is truncated.
-    ``files``: maps paths to files on disk, which replace files of ``commit``. A path that is mapped
-    to None counts as deleted. If ``commit`` is forgotten, nothing is checked.
+    A model is incomplete if a file is missing, or if a file of the version ``commit`` is invalid,
+    such as a truncated file. ``files``: maps paths to files on disk, which replace files of
+    ``commit``. A path that is mapped to None counts as deleted. If ``commit`` is forgotten, nothing
+    is checked.
     """
     with suppress(DamagedData, StateForgotten):
         entries = manifests.of_commit(store, commit).by_path

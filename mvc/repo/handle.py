@@ -1,4 +1,7 @@
-"""Finds and opens a repository."""
+"""Finds and opens a repository.
+
+Modules of operations are imported only when they are needed, so that a command starts fast.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,9 @@ class Handle(Struct):
 
 
 class Tuning(Struct, frozen=True, kw_only=True):
-    """Settings for tests and measurements. ``thresholds``: when an index is built."""
+    """Settings for tests and measurements. ``thresholds``: when an index is built. ``pool``: see
+    ``Store``.
+    """
 
     thresholds: IndexThresholds | None = None
     pool: Executor | None = None

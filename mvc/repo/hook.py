@@ -30,7 +30,7 @@ Announce: TypeAlias = Callable[[Action, Deployed], Deployed]
 _HOOK, _TIMEOUT = "deploy.hook", "deploy.hook_timeout"
 _PREFIX = "DEPLOY_"  # not MVC_, which is the prefix of settings
 _SCHEMA = "mvc.hook/1"
-_INSIDE = f"{_PREFIX}SCHEMA"  # set while a hook runs
+_INSIDE = f"{_PREFIX}SCHEMA"  # set while a hook runs; CI systems may set DEPLOY_ACTION etc.
 _LONGEST = 10_000  # longest text in a variable, in characters; the JSON has the complete text
 _STDERR = 2  # for the output of the hook, because stdout is for the output of mvc
 

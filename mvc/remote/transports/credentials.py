@@ -1,9 +1,10 @@
 """Finds the token for a remote: in the environment, or in a file that other users cannot read.
 
 The environment variable ``MVC_TOKEN_AT_GPU_LAB`` has the token for all remotes on the host
-``gpu.lab``. If a remote ``origin`` is on this machine, its token is in ``MVC_TOKEN_ORIGIN``. mvc
-sends only a text that has the form of a token. So if ``token_file`` names a wrong file, the content
-of this file is not sent.
+``gpu.lab``. If a remote ``origin`` is on this machine, its token is in ``MVC_TOKEN_ORIGIN``. This
+variable is not used for other machines, because the name of a remote does not determine its host.
+mvc sends only a text that has the form of a token. So if ``token_file`` names a wrong file, the
+content of this file is not sent.
 """
 
 from __future__ import annotations

@@ -123,7 +123,10 @@ class FolderTransport:
         return wait_for_change(lambda: self.mark(target)[0], mark, seconds, pause=_POLL)
 
     def mark(self, target: str) -> tuple[str, object]:
-        """The mark of the version that is live on ``target``, and a key, as ``LiveMark.now``."""
+        """The mark of the version that is live on ``target``, and a key, as ``LiveMark.now``.
+
+        Raises InvalidName.
+        """
         with self._lock:
             return self._mark(target).now()
 

@@ -55,7 +55,9 @@ Explain = Callable[[BaseException], MvcError]
 
 
 class Client:
-    """Sends requests to one server, and converts refusals of the server into errors of mvc."""
+    """Sends requests to one server, repeats them after temporary errors, and converts refusals of
+    the server into errors of mvc.
+    """
 
     def __init__(
         self, url: str, pool: HTTPConnectionPool, prefix: str = "", *,

@@ -1,7 +1,8 @@
 """Checkout and switch: replace the files of the working folder by a version's files, all or none.
 
-A file is uncommitted work if no ancestor of a branch, a tag or HEAD has the same file at the same
-path. If uncommitted work would be lost, nothing is written, unless ``force``.
+A version is *reachable* if it is an ancestor of a branch, a tag or HEAD. A file is uncommitted work
+if no reachable version has the same file at the same path. If uncommitted work would be lost,
+nothing is written, unless ``force``.
 ``mvc.repo.checkout.export`` writes the files of a version to another folder.
 ``mvc.repo.checkout.states`` loads the tensors of a version into memory.
 """

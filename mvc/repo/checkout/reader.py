@@ -149,7 +149,7 @@ class VersionFile(io.RawIOBase):
     def read_into(self, start: int, out: memoryview) -> int:
         """Fills ``out`` with the bytes of the file from offset ``start`` on.
 
-        Returns the number of bytes read, which may be less than ``len(out)`` at the end of the
+        Returns the number of bytes read, which is less than ``len(out)`` only at the end of the
         file.
         """
         done = 0

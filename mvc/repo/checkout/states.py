@@ -93,7 +93,7 @@ def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry
 
 
 def read_index(store: Store, index: FileEntry) -> dict[str, Any]:
-    """The parsed JSON of an index. Raises BadModelFile if the index is invalid."""
+    """The parsed JSON of an index: ``weight_map`` maps tensors to files. Raises BadModelFile."""
     wrong = BadModelFile(
         f"{index.path} is not the index of a sharded model",
         hint='it needs a "weight_map" from tensor names to files; or name one of the files',

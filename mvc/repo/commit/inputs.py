@@ -207,8 +207,9 @@ def _of_files(
 
     If a tracked path is named, and its file does not exist, the path is removed from the version.
     But if only a folder is named, states in it that were committed from Python are not removed.
-    ``files.all``: includes modified and missing tracked files, as ``git commit -a``. Raises
-    UnknownPath for a dead symbolic link. Raises WrongUsage if there is nothing to commit, unless
+    ``files.all``: includes modified and missing tracked files, as ``git commit -a``. If a named
+    file has the bytes of a missing file, the missing file counts as renamed. Raises UnknownPath for
+    a dead symbolic link. Raises WrongUsage if there is nothing to commit, unless
     ``options.allow_empty``.
 
     Opening a truncated model file raises BadModelFile, unless ``files.opaque`` is true or HEAD has

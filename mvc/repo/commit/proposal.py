@@ -91,9 +91,10 @@ def _manifest(
 
 
 def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
-    """Calls ``CommitOptions.before`` with the id that the version will have, and the present time.
+    """Calls ``CommitOptions.before`` before the version is stored.
 
-    If another process commits to the branch first, the stored version has another id.
+    The arguments are the id that the version will have, and the present time. If another process
+    commits to the branch first, the stored version has another id.
     """
     request, at, entries = inputs.request, tip_of(store, inputs.request), dict[str, FileEntry]()
     serve = request.options.before

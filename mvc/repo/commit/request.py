@@ -118,12 +118,13 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 class FileOptions(Struct, frozen=True, kw_only=True):
     """How ``Repository.commit`` reads files.
 
-    ``all``: commit all modified tracked files, too. If a committed file has the bytes of a missing
-    file, the missing file counts as renamed. ``cwd``: the folder from which relative paths start.
+    ``all``: commit all modified tracked files, too, and remove missing ones. If a committed file
+    has the bytes of a missing file, the missing file counts as renamed. ``cwd``: the folder from
+    which relative paths start.
     ``opaque``: store truncated model files as bytes instead of raising BadModelFile. ``output``:
     the file to which production weights are written. ``in_place``: replace the file by its
-    production weights. A lossy pipeline in the setting ``commit.pipeline`` is applied only with
-    ``output`` or ``in_place``.
+    production weights. A lossy pipeline in the setting ``commit.pipeline``, except ``lc``, is
+    applied only with ``output`` or ``in_place``.
     """
 
     all: bool = False
@@ -156,7 +157,10 @@ class Change(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, file: Mapping[str, Any] | StateFile | FileEntry | None) -> Self:
-        """A path with the new content ``file``, or without content if ``file`` is None."""
+        """A path with the new content ``file``, or without content if ``file`` is None.
+
+        A StateFile is ``cached`` only if it is in memory.
+        """
         if file is None or isinstance(file, FileEntry):
             return cls(path, None, stored=file)
         source = file if isinstance(file, StateFile) else StateFile.of(file)

@@ -8,7 +8,8 @@ setting, a version is also stored in full if the saved seconds are worth the byt
 thesis, section 3.2.8, which calls the limit MDTT.
 
 A *chain* is a reset point and the deltas that follow the reset point. A *run* is a sequence of
-versions that are stored as optimizer steps (``mvc.store.writing.units``).
+versions that are stored as optimizer steps (``mvc.store.writing.units``). A run ends before a step
+that would exceed the limit.
 """
 
 from __future__ import annotations

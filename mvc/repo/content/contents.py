@@ -120,7 +120,10 @@ def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
 
 
 class Buffers:
-    """A fixed number of buffers for decoded pieces, which are used in rotation."""
+    """A fixed number of buffers for decoded pieces, which are used in rotation.
+
+    With one buffer, a piece is decoded only after the previous piece was written.
+    """
 
     def __init__(self, count: int = AHEAD + 1) -> None:
         self.count = count
@@ -241,7 +244,7 @@ def _steps(
 def _fill(
     recovery: Recovery, wanted: Sequence[Request], parts: list[_Part], before: _Before
 ) -> list[_Part]:
-    """Waits for the previous step, and then decodes a window."""
+    """Decodes a window after the previous step, whose decoded data may be used again."""
     if before is not None:
         before.result()
     recovery.fill(wanted)

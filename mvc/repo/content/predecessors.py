@@ -1,6 +1,7 @@
 """Finds the tensor of the parent version from which a new tensor was probably derived.
 
-The new tensor can then be stored as a delta. The search begins in the parent's file of the same
+The new tensor can then be stored as a delta from a version of the found tensor, which
+``mvc.store.writing.object_writer`` chooses. The search begins in the parent's file of the same
 path. The best candidate is the tensor with the same name, then the tensor whose name differs only
 in the prefix of a wrapper (such as DataParallel), then the tensor with the same dtype, shape and
 position. If no candidate is suitable, the parent's other files are searched.

@@ -160,7 +160,8 @@ class DiffSource(Struct, frozen=True):
     ``label``: the name of the side in the output. ``places``: maps paths in ``entries`` to files on
     disk. All other files are decoded from the repository. ``single``: the side is one file, which
     may be compared with a path of another name. ``on_disk``: the side is a file or folder that the
-    caller named. ``from_head``: paths that count as equal to HEAD.
+    caller named. ``from_head``: paths that count as equal to HEAD. ``commit``: the commit of
+    the version.
     """
 
     store: Store

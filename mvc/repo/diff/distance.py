@@ -58,8 +58,8 @@ class Distance(Struct, frozen=True):
 
     ``l2``, ``max_abs``: L2 norm and largest magnitude of new - old. ``cosine``: cosine similarity
     of old and new; None if one tensor is all zeros. ``nonfinite``: number of elements that are
-    infinite or NaN in one of the tensors. ``l2``, ``max_abs`` and ``cosine`` ignore numbers that
-    are not finite, and treat a complex number as a pair of numbers.
+    infinite or NaN in one tensor or in both. ``l2``, ``max_abs`` and ``cosine`` ignore numbers
+    that are not finite in one tensor or in both, and treat a complex number as a pair of numbers.
     """
 
     changed_share: float

@@ -377,7 +377,7 @@ def _matching(
 ) -> Iterator[Commit]:
     """Yields the versions that satisfy a condition.
 
-    Raises UnknownMetric after the last version if no version satisfied the condition, and if the
+    Raises UnknownMetric after the last version if no version satisfied the condition, and the
     condition names a metric or param that no version has.
     """
     missing, known, some = set(wanted.names), set[str](), False

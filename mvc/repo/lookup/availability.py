@@ -3,7 +3,8 @@
 A state is stored or absent. If it is stored, the weights of one file may be *dropped*: mvc deleted
 them, because a *recipe* (code, data and settings of the training) can compute them. A *replay* runs
 the recipe. The journal (the log of all operations) contains *marks*: a mark records that the state
-of a version became ``absent``, ``forgotten``, ``dropped`` or ``stored``. The newest mark counts.
+of a version became ``absent``, ``forgotten``, ``dropped`` or ``stored``. The newest mark counts. If
+weights are dropped, all other files, the manifest (list of files) and the attachments remain.
 """
 
 from __future__ import annotations
@@ -313,7 +314,7 @@ def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recor
 
 
 def is_stored(store: Store, entry: FileEntry) -> bool:
-    """Whether all tensors and bytes of a file are stored here, in full or as deltas."""
+    """Whether all contents (tensor data) of a file are stored here, in full or as deltas."""
     from mvc.store.graph.plan import recovers  # not needed by light commands
 
     return all(recovers(store.graph, c.id, c.spec.nbytes) for c in entry.contents)

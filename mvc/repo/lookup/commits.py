@@ -88,8 +88,9 @@ class Ancestors:
     """The commits ``tips`` and all their ancestors. Ancestors are searched lazily.
 
     Parents are always published before their children. So the search follows the order of
-    publication, newest first, and stops at the wanted commit. ``needs``: follow not only parents,
-    but also ``Commit.needs``: versions that are needed to compute the commit again.
+    publication, newest first, and stops at the wanted commit. Commit times are not used, because
+    clocks and imports may set them back. ``needs``: follow not only parents, but also
+    ``Commit.needs``: versions that are needed to compute the commit again.
     """
 
     def __init__(
@@ -148,6 +149,8 @@ def ancestry(
         snapshot.generation,
         [0] if since is None else snapshot.committed_since(since),
     )
+    # An imported checkpoint may be older than its parent. So commits that are older than ``since``
+    # are read, too, back to the first journal entry with a commit that is not older.
     first = min(late, default=snapshot.position.offset)
     waiting = tuple(starts)
     while True:

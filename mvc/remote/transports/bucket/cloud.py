@@ -46,7 +46,10 @@ _CREDENTIALS = {
     "gs": "Google Cloud credentials found (set GOOGLE_APPLICATION_CREDENTIALS, or use a role)",
     "az": "Azure credentials found (set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY)",
 }
-"""For each scheme, the end of the error message for missing credentials."""
+"""For each scheme, the end of the error message for missing credentials.
+
+If the environment has no credentials, obstore asks a metadata server, which may not exist.
+"""
 
 
 class CloudObjects(Objects):

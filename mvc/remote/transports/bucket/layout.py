@@ -45,7 +45,7 @@ class PackObject(Struct, frozen=True, array_like=True):
     """An object with a pack. ``number``: the number of the pack in the repository.
 
     ``size``: number of bytes of the pack. ``headers``: number of bytes after the pack in the
-    object. These bytes are a copy of the headers of the pack's records.
+    object. These bytes have a copy of the headers of the pack's records, and random bytes.
     """
 
     number: int
@@ -268,7 +268,8 @@ def follow(frames: bytes, begin: int, at: Position, name: str) -> tuple[bytes, P
     """The entries in ``frames`` from the position ``at`` on, and the position of their end.
 
     Returns each entry twice, as in the journal of a repository. ``begin``: the offset of the first
-    entry of ``frames`` in that journal. Returns None if no entry in ``frames`` follows ``at``.
+    entry of ``frames`` in that journal. Returns None if the first entry that is not before ``at``
+    does not follow the entry that ends at ``at``.
     """
     offset = begin
     out: list[bytes] = []

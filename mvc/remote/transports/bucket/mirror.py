@@ -80,7 +80,7 @@ class MirrorStore(Store):
         return super().pack_writer(fresh=True)
 
     def unnamed_packs(self) -> set[int]:
-        """Adds the packs of the bucket that no entry names."""
+        """Adds the packs of the bucket that no entry names, because they can still be read."""
         assert isinstance(self.fs, MirrorPacks)
         known = set(self.fs.known)
         for recorded in self.snapshot.entries():
@@ -100,7 +100,8 @@ class Mirror:
         config: Config,
         own: Store | None = None,
     ) -> None:
-        """``place``: the mirror's folder. Raises Busy if another process has opened the mirror.
+        """``place``: the mirror's folder, which is created if it is missing. Raises Busy if another
+        process has opened the mirror.
 
         ``own``: the repository that has this remote. Data that ``own`` stores are not downloaded.
         """
@@ -192,7 +193,8 @@ class Mirror:
     def _append(self, seen: Seen, at: Position) -> bool:
         """Replaces the mirror's entries after ``at`` by the head's entries after ``at``.
 
-        Returns False if no entry of the head's journal ends at ``at``.
+        Returns False if the head's journal does not contain ``at``. After an error, the next
+        refresh removes the new entries.
         """
         self._cut(at)
         with self.fs.open_write(self._folder / JOURNAL) as file:
@@ -214,7 +216,7 @@ class Mirror:
     ) -> dict[int, PackObject] | None:
         """Writes the head's entries from ``at`` on. Returns the packs that these entries name.
 
-        Returns None if no entry of the head's journal ends at ``at``. Raises DamagedData.
+        Returns None if the head's journal does not contain ``at``. Raises DamagedData.
         """
         packs: dict[int, PackObject] = {}
         for begin, part in self._sources(head, at.offset):

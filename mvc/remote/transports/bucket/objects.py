@@ -94,8 +94,9 @@ class FolderObjects(Objects):
     An object that ``swap`` changes is a folder with a numbered file for each version. The id of a
     version is the number and the hash of its file. The file of a new version is written under a
     temporary name, and gets its number by ``link``, which fails if the number is in use. Files of
-    old versions are deleted in ascending order. The first file is emptied instead, so that no
-    client can create the object again, or replace its first version.
+    old versions are deleted in ascending order. So if the file of a version exists unchanged, the
+    number after it was never deleted. The first file is emptied instead, so that no client can
+    create the object again, or replace its first version.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
@@ -288,7 +289,10 @@ def _version(number: int, data: bytes) -> str:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Converts errors of the file system in the ``with`` block into errors of a remote."""
+    """Converts errors of the file system into RemoteRefused and RemoteUnreachable.
+
+    StorageFull and ReadOnly are raised unchanged.
+    """
     try:
         yield
     except (StorageFull, ReadOnly):

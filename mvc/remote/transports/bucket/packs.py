@@ -191,7 +191,10 @@ class MirrorPacks(FileSystem):
         self.own = own
         self.known: dict[int, PackObject] = {}
         self.lingering = False
-        """Whether the bucket still has packs that were replaced and may have forgotten states."""
+        """Whether the bucket has packs that its head does not name.
+
+        These packs may have the data of forgotten states.
+        """
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
         pack = self._pack_at(path)

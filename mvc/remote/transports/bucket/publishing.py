@@ -1,10 +1,11 @@
-"""Writes a push to a bucket (object storage): first new objects, and then a new head.
+"""Writes the changes of a push or ``gc`` to a bucket: first new objects, and then a new head.
 
 The *head* is the object that names all other objects of the bucket. A *swap* replaces the head, but
-fails if another client has replaced the head meanwhile. So readers see all changes of a push at
+fails if another client has replaced the head meanwhile. So readers see all changes of a swap at
 once. The *mirror* is a local repository with the journal of the bucket. A push is first recorded in
 the mirror, and then published by this module. An object other than the head is named by the hash of
-its bytes, which include random bytes. So no object is ever written under the name of an old object.
+its bytes, which include random bytes. So no object is ever written under the name of an old object,
+and the deletion of an old object cannot delete a new one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _REUSED_FOR = 24 * 3600.0  # seconds after which a written pack is not reused
 class _NewPack(Struct):
     """A pack (a file of records) to write. ``records`` maps offsets of records to their headers.
 
-    ``size``: the number of bytes to write.
+    ``size``: the number of bytes of the pack, up to the end of its last record.
     """
 
     records: dict[int, bytes] = field(default_factory=dict)
@@ -270,9 +271,10 @@ def _journal(
 ) -> _PublishedJournal:
     """Decides which entries are stored in the head, and which in parts.
 
-    If the head has space for all new entries, they are stored in the head. Otherwise they are
-    stored in a new part, together with the entries of previous parts, if these parts are small. So
-    the journal has few parts, and an entry is rewritten only a few times.
+    If the head has space for all entries that are in no part, they are stored in the head.
+    Otherwise they are stored in new parts, together with the entries of the newest parts that have
+    no more bytes than these entries, and less than ``final_size``. So the journal has few parts,
+    and an entry is rewritten only a few times.
     """
     end = snapshot.position.offset
     start = before.end.offset - 2 * len(before.frames)

@@ -7,7 +7,7 @@ store. Before a deletion, the head is replaced, so that concurrent pushes must r
 
 A rewrite of the repository (by ``mvc gc``, for example) writes a list of the packs that it drops,
 and then replaces the head. A pack counts as unnamed since the time of the newest list that contains
-it. A pack that is in no list counts as unnamed since the pack was written.
+it. A pack that is in no list, and a part of the journal, count as unnamed since they were written.
 """
 
 from __future__ import annotations
