@@ -21,7 +21,7 @@ DEFAULT_STATE = "model.safetensors"
 """The path of a state (a mapping of tensors) that is committed from Python without a path."""
 
 ATTACHED = ".mvc/"
-"""Prefix of the paths of attachments: files stored with a version that are not model files."""
+"""Prefix of the paths of attachments: stored with a version, but not among its tracked files."""
 
 SCRATCH = "retraining"
 """The folder in ``.mvc`` for temporary folders, for example of a training that runs again."""
@@ -161,7 +161,7 @@ def check_path(path: str) -> str:
     A valid path is relative and has '/' between its parts. Names that a system would change or
     reserves, such as ``a.`` and ``CON`` on Windows, are invalid. Names that Windows only refuses,
     such as ``a?``, are valid. Parts may begin with '-' or '.'. Two valid paths may differ only in
-    upper and lower case.
+    upper and lower case, which some file systems do not distinguish.
     """
     if not path or len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise InvalidName(f"a path must have 1 to {MAX_NAME_BYTES} bytes")

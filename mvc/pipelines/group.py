@@ -6,7 +6,7 @@ stage of scope ``group`` encodes all tensors of a record as one payload.
 A word is an element of a tensor as an unsigned integer. The words of all tensors are joined, then
 encoded as byte planes (plane i has byte i of every word) or as positions and values (``sparse``).
 docs/format.md, "Payload of a group", describes the bytes. The byte planes are those of
-``ByByteSegments`` in the VSOL thesis (§3.2.6).
+``ByByteSegments`` in the VSOL thesis (§3.2.6, form 2).
 """
 
 from __future__ import annotations

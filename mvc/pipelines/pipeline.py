@@ -157,7 +157,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def estimate(
         self, new: memoryview, base: memoryview | None, width: int
     ) -> tuple[float, bytes | None]:
-        """Estimates the encoded size of ``new``, divided by the size of ``new``.
+        """Estimates the encoded size of ``new``, divided by the size of ``new``; 0.0 for no bytes.
 
         A tensor of up to 256 KiB is encoded completely, and the encoded chunk is returned. Of a
         larger tensor, samples of 128 KiB in total are encoded, and None is returned as the chunk.
@@ -216,7 +216,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @cached_property
     def _keeps_single_words(self) -> bool:
-        """Whether no stage makes a single word smaller."""
+        """Whether no stage makes a single word smaller. One byte plane needs two bytes."""
         layout = self.layout
         planes = self.method is not None and layout.splits and not layout.on_grid
         return planes or not self._coded
@@ -224,7 +224,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """Encodes a chunk of at most one word as the stages would encode it, but faster.
 
-        A model may have 100,000 tensors of one word.
+        Avoids arrays where it can: a model may have 100,000 tensors of one word.
         """
         word_type(width)  # raises for an invalid width
         if self.operator == "none" and base is None and not (self.lossy or self.decisions):
@@ -330,9 +330,9 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
 
 def sample_of(data: memoryview, block: int = _SAMPLE, unit: int = 64) -> memoryview:
-    """Blocks of ``data`` at regular distances, joined; the whole ``data`` if ``data`` is short.
-
-    ``block``: the size of a block in bytes, rounded down to a multiple of ``unit``.
+    """Blocks of ``data`` at regular distances, joined. ``data`` itself if it is at most twice as
+    long as the blocks. ``block``: the size of a block in bytes, rounded down to a multiple of
+    ``unit``.
     """
     block = block // unit * unit
     if len(data) <= 2 * _SAMPLES * block:

@@ -4,6 +4,8 @@ A lossy preset stores production weights, which may be less accurate than the tr
 user gives a bound for this loss of accuracy. ``python examples/reproduce drift bounds`` measured
 the losses of presets in trainings on images and texts.
 
+Without ``lossy``, mvc chooses ``lossless``. With ``lossy``:
+
 - ``speed="fast"``: mvc chooses ``frontier-0``, the smallest preset whose loss was not significantly
   above the bound in 95 % of these trainings.
 - ``speed="slow"``: mvc chooses a preset with a guard. The guard compares accuracies on the user's
@@ -43,8 +45,8 @@ percentage points: on the next batch, on the last batch, and for the worst label
 class Requirements(Struct, frozen=True):
     """A user's requirements, as an alternative to a pipeline. Raises WrongUsage for a wrong value.
 
-    - ``max_recovery``: the maximum number of seconds to recover a version. A commit uses this value
-      in place of the setting ``store.max_recovery``.
+    - ``max_recovery``: the maximum number of seconds to recover a version, more than 0. A commit
+      uses this value in place of the setting ``store.max_recovery``.
     - ``lossy``: whether production weights may differ from training weights.
     - ``speed``: with ``slow`` and ``lossy``, mvc compares the accuracy of every version with the
       accuracy of the training weights. This needs ``evaluate`` and labelled data.
@@ -96,7 +98,7 @@ class Requirements(Struct, frozen=True):
 
 
 def pipeline_and_bound(pipeline: object) -> tuple[str | None, float | None]:
-    """Returns the pipeline and the maximum recovery time in seconds, or None for each setting.
+    """Returns the pipeline and the maximum recovery time in seconds. None: the setting applies.
 
     ``pipeline``: a text, Requirements, or None for the settings. Raises WrongUsage for any other
     type, and InvalidPipeline for an empty text.

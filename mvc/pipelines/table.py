@@ -2,7 +2,7 @@
 
 A pipeline is a line of stages. This module has the table of all stages, and the presets, which are
 names for pipelines. It also checks the order of stages: each stage must accept the kind of data
-that the stage before it returns.
+that the stage before it returns. Stored data name a stage by its text, so a text must not change.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def _unknown(word: str) -> InvalidPipeline:
 def check_order(stages: Sequence[Stage]) -> None:
     """Raises InvalidPipeline if a stage does not accept the data of the stage before it.
 
-    Also raises it if a stage occurs twice, or if the last stage returns unfinished data.
+    Also raises it if a stage occurs twice, if no stage encodes, or if the last stage returns
+    unfinished data.
     """
     text = " | ".join(stage.text for stage in stages)
     first = next((s for s in stages if not s.decides), None)

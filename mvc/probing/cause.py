@@ -90,7 +90,8 @@ def causes(
 ) -> tuple[Cause, ...]:
     """Why ``second``, a run of ``subject``, differs from ``first``.
 
-    ``stored``: whether ``first`` was read from a file. Otherwise this process made both runs.
+    ``stored``: whether ``first`` is a saved run, which cannot be repeated here. Otherwise
+    ``subject`` has just made both runs.
     """
     if not stored:
         selection = LayerSelection(second.only)
@@ -146,8 +147,8 @@ def _tried(
     the first difference then comes later.
 
     Returns the causes of the trials that help, and the first difference that remains after all
-    trials (None if none remains). ``first``: the run with which the run of each trial is compared.
-    If ``first`` is None, each trial compares two new runs.
+    trials (None if none remains, or if a trial finds no deterministic kernel). ``first``: the run
+    with which the run of each trial is compared. If it is None, each trial compares two new runs.
     """
     causes_: list[Cause] = []
     for change, cause in trials:

@@ -43,8 +43,9 @@ class LayerRow(Struct, frozen=True):
     """One call of a layer. ``forward``, ``backward``: the position of the call in the two passes.
 
     ``input``, ``output``, ``grad_input``, ``grad_output`` and ``gradient`` (of the layer's own
-    parameters) are ``same``, ``differs``, ``one run only``, or empty if there are no tensors.
-    ``distances``: maps these names to the largest distance of the tensors that both runs stored.
+    parameters, only in its first call) are ``same``, ``differs``, ``one run only``, or empty if
+    there are no tensors. ``distances``: maps the names of those that differ to the largest distance
+    of the tensors that both runs stored.
     """
 
     layer: str
@@ -109,7 +110,7 @@ class FirstDifference(Struct, frozen=True):
 
 
 def compare(a: Summary, b: Summary) -> tuple[tuple[LayerRow, ...], FirstDifference | None]:
-    """A row for each call of a layer, and the earliest difference (None if the runs agree)."""
+    """A row for each call in either run, and the earliest difference (None if the runs agree)."""
     gradients = _differing_gradients(a, b)
     rows = (
         *(_row(a, b, call, gradients) for call in a.calls),

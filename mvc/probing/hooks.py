@@ -3,7 +3,8 @@
 Gradients are recorded by hooks of tensors, not by torch's full backward hooks of layers: a model
 with full backward hooks fails if it changes the output of a layer in place, as a ResNet does. Each
 layer receives a view of its input, and the gradient of the view is recorded. This is the gradient
-through this layer only, even if other layers have the same input.
+through this layer only, even if other layers have the same input. A view shares memory with the
+input, so the model computes the same numbers.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Hooks:
         return self._open[-1].layer if self._open else None
 
     def calls(self) -> tuple[LayerCall, ...]:
-        """The calls that have returned, in the order in which the calls returned."""
+        """The selected calls that have returned, in the order in which they returned."""
         calls_ = []
         for facts, call in self._done:
             if self._selection.has(facts["layer"], facts["forward"]):

@@ -19,7 +19,7 @@ def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator
     """Yields (path, tensor) for each tensor in a value. A path is for example ``0.mask``.
 
     Searches tuples, lists, mappings and dataclasses, down to 100 levels. Yields the indices and the
-    values of a sparse tensor as two tensors. ``place``: the path of ``value`` itself.
+    values of a sparse COO tensor as two tensors. ``place``: the path of ``value`` itself.
     """
     if isinstance(value, torch.Tensor):
         if value.layout is torch.sparse_coo:
@@ -61,7 +61,7 @@ def mapped(
 
 
 def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
-    """Hashes a tensor. ``of``: the name of the layer, for the message of UnsupportedTensor."""
+    """Hashes a tensor. Raises UnsupportedTensor, whose message contains ``of`` (a layer's name)."""
     try:
         spec = tensor_spec(tensor, f"{of}, tensor {place!r}," if place else of or "a tensor")
     except UnsupportedTensor as error:

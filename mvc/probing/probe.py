@@ -127,8 +127,8 @@ def probe(
     If the runs differ, the model runs up to ten more times to find the cause. Afterwards, weights,
     gradients, modes, random generators and settings are as before. Other attributes that a run
     changes stay changed. Raises WrongUsage for wrong arguments and for a file that
-    ``Probe.save`` did not write, and UnsupportedTensor for sparse, quantised or distributed
-    tensors. Exceptions of the model are passed on.
+    ``Probe.save`` did not write, and UnsupportedTensor for quantised, distributed and sparse
+    tensors (except COO). Exceptions of the model are passed on.
     """
     if isinstance(only, str):
         raise WrongUsage("only is a text: it must be a list of texts", hint=f"only=[{only!r}]")

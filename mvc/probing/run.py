@@ -178,7 +178,7 @@ class Subject:
             module.training = training
 
     def _environment(self) -> Mapping[str, str]:
-        """Versions, hardware and settings that may change the bits of a run."""
+        """Versions, hardware and settings that may change the bits, except the conditions."""
         devices = sorted({_device(tensor) for _, tensor in self._weights()})
         return {
             "torch": setting()["torch"],
@@ -220,7 +220,7 @@ def _prints(value: Any, of: str) -> tuple[TensorPrint, ...]:
 def _mean_square(output: Any) -> torch.Tensor | None:
     """The loss if the caller gives none: the sum of the mean squares of the output tensors.
 
-    Tensors that require no gradient are omitted.
+    Tensors that require no gradient are omitted. None if no tensor remains.
     """
     parts: Iterable[torch.Tensor] = (tensor for _, tensor in tensors_in(output))
     squares = [p.abs().square().mean() for p in parts if p.requires_grad and p.numel()]

@@ -34,10 +34,10 @@ _Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
 class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The hash of a tensor inside an input or output of a layer.
+    """The hash of a tensor inside a recorded value, such as an input or a gradient of a layer.
 
     ``place``: the path of the tensor inside a tuple, list or mapping, such as ``0.mask``; empty if
-    the input or output is the tensor itself. ``at``: for a gradient, its position among all
+    the recorded value is the tensor itself. ``at``: for a gradient, its position among all
     gradients, in the order in which they were recorded; otherwise 0.
     """
 
@@ -176,7 +176,10 @@ class Summary(Struct, frozen=True, dict=True):
 
     @cached_property
     def backward(self) -> Mapping[tuple[str, int], int]:
-        """The position of every call in the order in which gradients reached the calls' outputs."""
+        """The position of each call in the order in which gradients reached the calls' outputs.
+
+        Leaves out calls without gradients.
+        """
         firsts = [
             (min(p.at for p in call.grad_output or call.grad_input), call.key)
             for call in self.calls

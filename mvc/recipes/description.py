@@ -66,7 +66,8 @@ class Description:
     def recipe(
         self, base: BaseState, service: Any, arguments: Mapping[str, Any]
     ) -> tuple[Recipe, dict[str, Any]]:
-        """Returns the recipe and the attachments. Call it right before the training.
+        """Returns the recipe and the attachments. Call it right before the training, because it
+        reads the states of the random generators.
 
         The hash of the resulting weights is not known yet: the recipe has zeros in its place.
         ``service`` and ``arguments`` (of the call of the service) are values that ``describer`` has

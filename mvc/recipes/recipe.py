@@ -105,9 +105,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """The model without its weights.
 
-    ``constructor``: the function or class that a replay calls to build the model. ``frozen``: names
-    of the parameters without gradient. ``evaluating``: names of the modules in evaluation mode; an
-    empty name means the model itself.
+    ``constructor``: what a replay calls, without arguments, to build the model: a ``partial``, as
+    described above. ``frozen``: names of the parameters without gradient. ``evaluating``: names of
+    the modules in evaluation mode; an empty name means the model itself.
     """
 
     constructor: Any = field(name="made")
@@ -307,7 +307,7 @@ def carrier_of(repo: Repository, commit: CommitId) -> CommitId:
 
 
 def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
-    """The versions that a replay of ``commit`` trains, with their batches.
+    """The versions that a replay of ``commit`` trains, oldest first, with their batches.
 
     These are all versions after the preceding full state, up to and including ``commit``. Raises
     DamagedData if no full state precedes ``commit``.

@@ -94,7 +94,10 @@ class Run:
         self._file: StateFile | None = None
 
     def __enter__(self) -> Self:
-        """Checks the arguments of ``mvc.record``. Raises CannotRecord if one cannot be recorded."""
+        """Checks the arguments of ``mvc.record``, and stores new data sets.
+
+        Raises WrongUsage, and CannotRecord for an argument that cannot be recorded.
+        """
         if self._options.drop_weights and not self._options.verify:
             raise WrongUsage(
                 "drop_weights needs a recipe proven by a replay, and verify=False makes no replay",

@@ -65,7 +65,7 @@ class ReplayOptions(Struct, frozen=True):
 
     ``trusted``: only the stored code of these versions may run. ``start``: the weights of the base
     version. Without ``start``, a base that is not stored is trained first. ``tolerance``: accept
-    weights that differ from the stored weights by at most this number.
+    weights that differ from the stored weights by at most this number. They are no proof.
     """
 
     trusted: Collection[CommitId] = ()
@@ -154,9 +154,10 @@ def replaying(
     """Trains a version, and yields the verified state. Bases that are not stored are trained first.
 
     During the block, the version can be read like a stored version. If the repository is writable,
-    proofs are recorded. Raises NotTrusted for an untrusted version, before any code runs;
-    CannotRetrain if a training is impossible or fails; RetrainingDiffers if the resulting weights
-    differ from the version's weights. ``worker``: an existing process to use.
+    versions reproduced bit for bit are recorded as proven. Raises NotTrusted for an untrusted
+    version, before any code runs; CannotRetrain if a training is impossible or fails;
+    RetrainingDiffers if the resulting weights differ from the version's weights by more than the
+    tolerance. ``worker``: an existing process to use.
     """
     need_torch("training a version again")
     order = [commit] if options.start is not None else _order(repo, commit)
@@ -372,7 +373,7 @@ class _Replay:
         return printable(lines[-1])[:300] if lines else ""
 
     def proven(self) -> StateFile:
-        """Returns the resulting file. Raises RetrainingDiffers if its weights differ.
+        """Returns the resulting file. Raises RetrainingDiffers if its weights differ too much.
 
         Records a proof if all bits are equal, unless the option ``threads`` overrides the recorded
         number of threads.
@@ -404,7 +405,7 @@ class _Replay:
     def _checked(self, commit: CommitId, seconds: float, result: Path) -> StateFile:
         """Reads the file ``result``, and compares its tensors with those of the version.
 
-        Raises RetrainingDiffers if they differ.
+        Raises RetrainingDiffers if they differ by more than the tolerance.
         """
         with FileSystem().open_read(result) as source:
             file = StateFile.of(parse(source, "result.pt").nested())
@@ -517,7 +518,8 @@ class ReplayProcess:
     def events(self) -> Iterator[Event | None]:
         """Yields the events of the process. Yields None after some seconds without an event.
 
-        Stops when the process is idle or has ended, and at the deadline.
+        Stops when the process is idle or has ended, and at the deadline. A process counts as ended
+        even if a child of it still has the pipe open.
         """
         while not self._idle and (left := self.deadline - time.monotonic()) > 0:
             if self._pipe.poll(min(left, _SILENT)):

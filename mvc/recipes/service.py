@@ -557,8 +557,8 @@ class _Value(Struct, frozen=True):
     """A kind of argument. The kind of an argument is the first in ``_VALUES`` whose ``matches``
     returns true.
 
-    ``describe`` turns an argument into JSON, which the recipe stores as ``{tag: JSON}``.
-    ``rebuild`` turns the JSON into an argument.
+    ``describe`` turns an argument into JSON, which the recipe stores as ``{tag: JSON}`` (for
+    ``data``, as it is). ``rebuild`` turns the JSON into an argument.
     """
 
     tag: str

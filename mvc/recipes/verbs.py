@@ -1,4 +1,4 @@
-"""Shows how versions were trained, and trains versions again.
+"""Shows how versions were trained, and trains versions again (the provenance approach of MMlib).
 
 A version may have attachments that describe its training: the code, the environment, and a recipe.
 The recipe names the base (the version from which the training started), the data sets, and the call
@@ -75,13 +75,14 @@ def record(
     (``service(model, optimizer=..., data=..., **arguments)``) or an object with a method
     ``train(model, **arguments)``. The end of the block commits the model with its recipe. ``data``
     is a file or folder, or a mapping from names of data sets to files or folders. Objects in the
-    arguments must be created with ``mvc.constructed``.
+    arguments, except optimizers and random generators, must be created with ``mvc.constructed``.
 
     With ``verify``, a replay in another process proves that the recipe reproduces the weights. The
     replay is ended after ``timeout`` seconds. ``progress`` is called as by ``retrain``. With
-    ``drop_weights``, the weights are dropped after the proof. By default, weights are dropped only
-    if ``store.storage_weight`` is set and a replay costs less than storing the weights. Raises
-    CannotRecord, before the training, for anything that docs/provenance.md does not permit.
+    ``drop_weights``, the weights are dropped after the proof, and data sets that are references are
+    refused. By default, weights are dropped only if ``store.storage_weight`` is set and a replay
+    costs less than storing the weights. Raises CannotRecord, before the training, for anything that
+    docs/provenance.md does not permit.
     """
     need_torch("recording a training")
     from mvc.recipes.recording import Run, RunOptions
@@ -110,9 +111,10 @@ def retrain(
     A retraining runs code that is attached to the version, and so needs ``trust=True``. If the
     weights of the base are not stored, the base is trained first. In this case, ``trust`` must be a
     list of all versions to train. With ``anyway``, trains even if the environment differs in a way
-    that affects the bits of the result. ``threads`` overrides the recorded number of threads. With
-    ``tolerance``, weights that differ from the stored weights by at most this number are accepted,
-    too. The recipe is then not proven.
+    that affects the bits of the result. ``threads`` overrides the recorded thread number (another
+    number needs ``anyway``). With ``tolerance``, weights that differ from the stored weights by at
+    most this number are accepted, too. The recipe is then not proven, and a note of the version
+    records the difference.
 
     ``timeout``: maximum seconds for the replay of one version. ``progress`` is called with steps
     done, total steps and a text. Raises UnknownPath for a version without a recipe; NotTrusted;
@@ -166,8 +168,9 @@ def drop_weights(
 ) -> dict[CommitId, str | None]:
     """Drops the weights of versions that a proven recipe reproduces. Durable on return.
 
-    If ``trust`` permits it, versions with unproven step recipes are replayed first. Returns a
-    mapping from each version to the reason why its weights stay; None if they were dropped.
+    ``revs``: ``A..B`` names several versions. Versions with unproven step recipes are replayed
+    first, which needs ``trust``. Returns a mapping from each version to the reason why its weights
+    stay; None if they were dropped.
 
     Before anything is dropped, all data that a replay needs are read and hashed. If this function
     raises an error, nothing was dropped. Raises UnknownPath for a version without a recipe;

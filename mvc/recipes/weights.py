@@ -100,7 +100,7 @@ def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
 
 
 def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> bool:
-    """Whether replaying a version costs less than storing its weights.
+    """Whether replaying a version costs less than storing the weights that its base lacks.
 
     The setting ``store.storage_weight`` says how many seconds 1 GB of storage is worth. False if
     this setting is missing, or if recovery by replay takes longer than ``store.max_recovery``.

@@ -5,7 +5,8 @@ this process as ``python -m mvc.recipes.worker PARENT PIPE``. ``PARENT`` is the 
 parent. ``PIPE`` is an inherited file descriptor. Jobs and events are JSON objects in this pipe.
 
 A job with ``fork`` runs in a fork of this process. So torch is imported once for many jobs, and no
-job sees changes that another job made. Without ``fork``, this process runs the job and ends.
+job sees changes that another job made. Without ``fork``, this process runs the job and ends. During
+a job, the process ends when the pipe closes, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ def _end_with_pipe(pipe: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """On Linux: makes the kernel kill this process when the process ``parent`` ends."""
+    """On Linux: makes the kernel kill this process when the process ``parent`` ends, even while
+    code holds Python's global lock.
+    """
     if sys.platform == "linux" and os.getppid() == parent:
         signal_at_end_of_parent(signal.SIGKILL)
         if os.getppid() != parent:

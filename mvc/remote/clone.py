@@ -184,7 +184,8 @@ def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path])
 
 
 def _check_state(fs: FileSystem, building: Path, now: _Unfinished) -> None:
-    """Deletes the data of an unfinished clone if the machine was rebooted since the clone began.
+    """Deletes the data of an unfinished clone if the machine was rebooted since the clone began, or
+    if this is unknown.
 
     After a power loss, files that were not flushed may be damaged. Raises WouldOverwrite for an
     unfinished clone of another URL.

@@ -63,8 +63,8 @@ from mvc.types import Progress
 IN_VAIN = 10_000
 """Maximum number of consecutive slices (parts of a transfer) without new data.
 
-A fetch fails if the remote sends more slices without new data, or sends no new data for
-``waiting.WORK`` seconds.
+A fetch fails if the remote sends more such slices, or such slices for longer than ``waiting.WORK``
+seconds. The time limits of connections do not stop such a remote, because data arrive.
 """
 _NAMED = 10_000  # maximum number of versions in ``KnownPlace.retained``
 
@@ -237,7 +237,7 @@ def _is_free(store: Store, tag: str, new: CommitId) -> bool:
     """Whether a remote's tag, which names the version ``new``, may become a local tag.
 
     True if no local branch or tag has the name. If a local tag has the name, true only for the tag
-    of a data set, if ``new`` is not older than the version of the local tag.
+    of a data set, if ``new`` is the version of the local tag or a later version.
     """
     short, at = tag.removeprefix(TAG), store.snapshot.ref(tag)
     if store.snapshot.ref(BRANCH + short) is not None or store.snapshot.ref(HEAD) == short:

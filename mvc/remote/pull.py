@@ -43,7 +43,8 @@ def pull(
     """Fetches, fast-forwards the current branch, and writes the changed files.
 
     Raises RefConflict if HEAD is detached, if the branch has diverged, or if a training records
-    versions on the branch; WouldOverwrite for uncommitted work; and the errors of ``fetch``.
+    versions on the branch; UnknownRevision if the remote lacks the branch; WouldOverwrite for
+    uncommitted work; and the errors of ``fetch``.
     """
     check_worktree(store)
     at = head(store.fresh())

@@ -80,7 +80,7 @@ from mvc.types import Progress
 if TYPE_CHECKING:
     from mvc.remote.sending.sender import Sending
 
-_AT_ONCE = 1000  # the most tombstones (records of purged versions) in one slice
+_AT_ONCE = 1000  # limit of entries with tombstones (records of purged versions) in one slice
 
 
 class Pushed(Transferred, frozen=True):

@@ -33,9 +33,9 @@ class PushOptions(Struct, frozen=True):
     """Options of a push.
 
     ``every``: send all branches and tags. ``force``: a ref may move to a version that is no
-    descendant of the ref's present version. ``delete``: refs to delete at the remote. ``dry_run``:
-    send nothing, and count what a push would send. ``partial``: send versions even if neither
-    repository has their states.
+    descendant of the ref's present version, unless the ref was moved since the last fetch.
+    ``delete``: refs to delete at the remote. ``dry_run``: send nothing, and count what a push would
+    send. ``partial``: send versions even if neither repository has their states.
     """
 
     every: bool = False

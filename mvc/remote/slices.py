@@ -90,8 +90,8 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     """The transferred fields of a journal entry. ``size``: number of bytes of the entry's records.
 
     ``commits``: the encoded versions that the entry publishes. ``restored``: the receiver has these
-    versions without their states, and has requested the states. ``statements``: encoded deployments
-    and annotations. ``is_own``: whether the sender itself recorded the statements.
+    versions without their states, and has requested the states. ``statements``: encoded statements,
+    such as deployments. ``is_own``: whether the sender itself recorded the statements.
     """
 
     commits: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()

@@ -1,9 +1,11 @@
 """Fetch and push: selects the statements to send, and the received statements to record.
 
 A *statement* is an immutable record about a version or about another statement (its subject).
-Examples are a deployment, an annotation, and a tombstone (a purge). A receiver skips statements
-that it has, and statements about an unknown subject. It refuses a deployment of an unknown version.
-In a push, it refuses a deployment that does not replace the live deployment.
+Examples are a deployment, an annotation, and a tombstone (a purge). Repositories with the same
+statements give the same answers, in whatever order these arrived. A receiver skips statements that
+it has, and statements about an unknown subject: these are sent again together with the subject. It
+refuses a deployment of an unknown version. In a push, it refuses a deployment that does not replace
+the live deployment.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import check_moment, format_time, whole_second
 
-# Limit of deployments to one target at one hybrid logical time.
+# Limit of deployments to one target at one hybrid logical time. Sorting reads all of them.
 _AT_ONE_TIME = 16
 _PART = 50  # limit of statements that are recorded under one lock of the journal
 Among = Callable[[CommitId], bool]
@@ -288,8 +290,8 @@ def compared(
     """Splits the statements of a push into statements to record, and refused deployments.
 
     A deployment or retraction is refused if the deployment that it replaces is not live here.
-    ``statements``: the statements of one operation in the sender's repository. ``standings``: finds
-    the live deployments. The caller must hold the lock of the journal.
+    ``statements``: the statements of one operation that the sender itself recorded. ``standings``:
+    finds the live deployments. The caller must hold the lock of the journal.
     """
     refused: list[RefusedDeployment] = []
     for target in {row.target for row in statements if row.target}:

@@ -4,8 +4,9 @@ The training records many versions. Only some versions, the *full states*, store
 state. A replay (a repetition of the training) starts from a full state. A *segment* consists of the
 versions after one full state, up to and including the next full state. The prover replays segment
 after segment. A version is proven if the replay computes the same weights. Then the prover deletes
-the stored weights of proven versions, except of full states, because a replay can compute them. It
-keeps weights whose recovery by replay would take longer than ``store.max_recovery``.
+the stored weights of proven versions, because a replay can compute them. It keeps the weights of
+full states and of the newest version, and weights whose recovery by replay would take longer than
+``store.max_recovery``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 class Stepping(Struct, frozen=True):
     """A step calls ``function(model, optimizer, batch)``.
 
-    ``data``: the samples. Samples are collated to a batch as by a DataLoader.
+    ``data[i]`` is the sample at position i. Samples are collated to a batch as by a DataLoader.
     """
 
     function: Callable[[Any, Any, Any], Any]

@@ -91,7 +91,8 @@ class _ReceivedEntry(Struct):
     ``fresh``: the versions of the entry that this repository lacks. ``refilled``: versions that
     this repository has, and whose missing states or weights arrived. ``marked``: refilled versions
     whose states arrived. ``restored``: what to record about weights that arrived. ``lapsed``:
-    versions without weights that cannot be retrained here. These versions count as forgotten.
+    versions without weights that cannot be retrained here. These versions count as forgotten by a
+    rule. ``statements``: the statements to admit if they pass the checks.
     """
 
     sent: Sent
@@ -142,7 +143,7 @@ class _ReceivedEntry(Struct):
             commits=self.fresh,
             marks=self.marks,
             states=(
-                *(
+                *(  # a tombstone (purge) may follow
                     StateMark(id_, "absent" if id_ in self.own else "forgotten")
                     for id_, lack in lacks
                     if lack.why != "dropped" or id_ in self.lapsed
@@ -171,9 +172,11 @@ def receive(
 
     ``local``: whether the slice belongs to a fetch. The rules for pushes do not apply to a fetch.
     ``scopes``: the sender's permissions; empty if everything is permitted. ``sender``: the name of
-    the sender. Raises DamagedData for a wrong hash; RemoteRefused for a time more than a day in the
-    future, and for a missing scope; HistoryMissing for unknown parents; RefConflict;
-    StateForgotten; StorageFull; UnsupportedFormat; Busy.
+    the sender. If it raises an error, nothing of the slice is visible, unless another process
+    changed the repository meanwhile: then the first entries may be visible. Raises DamagedData for
+    a wrong hash; RemoteRefused for a time more than a day in the future, and for a missing scope;
+    HistoryMissing for unknown parents; RefConflict; StateForgotten; StorageFull; UnsupportedFormat;
+    Busy.
     """
     store.now_ns()
     store.require()
@@ -218,7 +221,7 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
         Place(end.sequence, end.chain),
         retained=tuple(work.retained),
         refused=tuple(work.refused),
-        # Too small if other processes published meanwhile. The sender then reads more entries.
+        # Too large if other processes published in between. The sender then reads more entries.
         begun=done[-1].sequence + 1 - len(done) if done else 0,
     )
 
@@ -290,8 +293,8 @@ def _check_bases(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool)
     """Checks that dropped weights can be recomputed by repeating the training.
 
     The training needs the states of other versions, the *bases*. If a base is missing in a fetch,
-    the version without weights counts as forgotten, because this repository may have forgotten the
-    base. If a base is missing in a push, raises WeightsDropped.
+    the version without weights counts as forgotten by a rule, because this repository may have
+    forgotten the base. If a base is missing in a push, raises WeightsDropped.
     """
     fresh = {commit.id for draft in drafts for commit in draft.fresh}
     arriving = {version.commit.id for draft in drafts for version in draft.versions}
@@ -480,8 +483,8 @@ class _Publication:
     def _entry(self, draft: _ReceivedEntry, own: Collection[CommitId]) -> Entry | None:
         """The entry to record for a draft. None if the draft has nothing new.
 
-        ``own``: new versions that the draft's statements may name. Raises an error if a change is
-        refused.
+        Call it under the journal's lock; without the lock, the call only checks the draft. ``own``:
+        new versions that the draft's statements may name. Raises an error if a change is refused.
         """
         store, config, snapshot = self._store, self._config, self._store.snapshot
         entry = draft.entry(self._operation, store.now_ns())

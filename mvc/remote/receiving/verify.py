@@ -121,7 +121,8 @@ class ProvenSlice(Struct, frozen=True):
 def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSlice:
     """Verifies every record and version. Raises DamagedData or Missing.
 
-    ``view``: the snapshot of ``opened_ahead``. ``parts``: the received data of each entry.
+    ``view``: the snapshot of ``opened_ahead``. ``parts``: the received data of each entry. Only few
+    decoded pieces are in memory at a time.
     """
     return _Proof(store, view).run(parts)
 
@@ -148,7 +149,7 @@ class _Proof:
         self._provided = store.provided  # dropped weights that a replay recomputed
         self._recovery = Recovery(view.packs, self._graph, self._pool, self._provided)
         stream = ManifestStream(store, recovery=self._recovery)
-        self._specs: dict[bytes, TensorSpec] = {}  # specs of all received contents
+        self._specs: dict[bytes, TensorSpec] = {}  # specs of all contents that the slice names
         self._missing: dict[bytes, None] = {}
         self._received: set[bytes] = set()
         self._proven: set[bytes] = set()
@@ -289,8 +290,9 @@ class _Proof:
         """Verifies all codings of a slice.
 
         Codings that are predicted from each other, or that share a payload (compressed bytes), are
-        decoded together. A base is decoded before the deltas from this base, and stays in a cache
-        (of limited size) until all these deltas are decoded.
+        decoded together. A base is decoded before the deltas from this base, whatever the order of
+        sending, and stays in a cache (of limited size) until all these deltas are decoded. So the
+        work grows with the number of codings.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
@@ -586,8 +588,8 @@ def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Batch]:
 def _after_bases(nodes: Sequence[_Batch]) -> Iterator[list[_Batch]]:
     """Yields lists of batches to decode together, in an order that decodes bases first.
 
-    The order is depth first, so that few decoded pieces must be in memory. If batches need each
-    other in a cycle, any of these batches comes first.
+    The order is depth first, so that few decoded pieces must be in memory. Batches with the first
+    pieces of contents come first. If batches need each other in a cycle, any of them comes first.
     """
     provided = set[_Name]().union(*(node.provides for node in nodes))
     waiting: dict[_Name, list[int]] = {}

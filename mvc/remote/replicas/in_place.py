@@ -74,7 +74,9 @@ class InPlace(OneFile):
         remove(self._fs, self._next)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """Converts paths in a version to paths on disk. Returns no paths if ``at`` is set."""
+        """Converts paths in a version to paths on disk. Returns no paths if ``at`` is set, because
+        no new files are written next to the visible files.
+        """
         if at is not None:
             return []
         return [self._place / path if self._is_folder else self._place for path in paths]

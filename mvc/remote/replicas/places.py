@@ -196,8 +196,8 @@ class LinkedFolder:
 def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> None:
     """Raises WrongUsage if a path is inside ``.mvc``, or is a folder, a pipe, a socket or a device.
 
-    Raises IoFailed if the folder of the path does not exist. ``with_suffix``: refuse a path that
-    ends in ``/``, or a new path without a suffix, too.
+    Raises IoFailed if the folder of the path does not exist. ``with_suffix``: refuse a new path
+    without a suffix, too.
     """
     refuse_store(fs, place)
     check_parent(fs, place)

@@ -1,9 +1,9 @@
 """A replica: a file or folder that ``mvc follow`` keeps equal to the live version of a target.
 
 The folder ``.NAME.mvc`` next to a replica ``NAME`` has the file ``note``, which says which version
-the replica has, and caches received records (encoded contents). An update copies unchanged contents
-from the old files, and decodes new contents from received records. The hashes of new contents are
-checked before a file is replaced.
+the replica has, and caches received records (encoded contents). The folder can be deleted without
+loss. An update copies unchanged contents from the old files, and decodes new contents from received
+records. The hashes of new contents are checked before a file is replaced.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ from mvc.store.store import BARE_CONFIG, Store, create
 
 _NOTE, _RECORDS, _LOCK, _IGNORED = "note", "records", "lock", ".gitignore"
 _LONGEST_NOTE = 4 * MAX_MANIFEST
-# Cached records may have ``_CACHED`` bytes, or this share of the bytes of the replica's files.
+# Cached records may have ``_CACHED`` bytes, or, if this is more, this share of the bytes of the
+# replica's files.
 _CACHED, _CACHED_SHARE = 16 * MIB, 0.5
 _MOST_EARLIER, _MOST_NAMED = 20, 10_000
 SOON = 1.0  # if an update took more seconds, the live version is checked again
@@ -213,7 +214,7 @@ class Replica:
             facts = self._fs.stat(file, follow=False)
             if facts is None:
                 return None
-            # In folders, ctime is not compared, because hard links and renames change it.
+            # In folders and for new files, ctime is not compared: hard links and renames change it.
             changed_ns = 0 if self._is_folder or at else facts.ctime_ns
             identities.append((facts.inode, facts.device, facts.size, facts.mtime_ns, changed_ns))
         return tuple(identities)

@@ -21,7 +21,7 @@ from mvc.repo.lookup import manifests
 Identity = tuple[int, int, int, int, int]
 """A file's inode, device, size, time of modification and time of change (both in ns).
 
-A file whose identity is still the same has not changed.
+mvc regards a file with the same identity as unchanged. The last time is 0 if it is not compared.
 """
 
 

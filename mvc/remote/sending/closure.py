@@ -8,6 +8,8 @@ their bases. There are three ways to send a content:
   several such lists of deltas, the list with the fewest bytes is chosen.
 - The content is encoded again if a base cannot be sent, for example because it was purged, or if
   the bases that the receiver lacks are larger than the contents of the version.
+
+If several contents share a payload (compressed bytes), all of them are sent.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ class Closure:
     The other arguments are for a receiver that writes files and stores no versions. ``file``: all
     contents that the receiver has. ``manifest``: one of these contents, the manifest from which a
     new manifest is encoded as a patch. ``near``: maps a content to a similar content in ``file``,
-    from which the content can be encoded as a delta.
+    from which the content can be encoded as a delta. Only such a receiver may decode deltas
+    backwards, because it verifies the files.
     """
 
     def __init__(

@@ -50,9 +50,10 @@ def send(
 
     ``without``: versions whose states are not sent. ``most``: limit of bytes of stored data in a
     slice of several entries. ``part_of``: returns an entry without the statements that are not to
-    be sent. Read the data of a slice before you request the next slice. Raises UnknownRevision;
-    StateForgotten for an absent state; HistoryMissing if the receiver has versions that this
-    repository has lost; Busy.
+    be sent. Each slice names the position in the journal up to which entries are then sent. Read
+    the data of a slice before you request the next slice. Raises UnknownRevision; StateForgotten
+    for an absent state; HistoryMissing if the receiver has versions that this repository has lost;
+    Busy.
     """
     snapshot = store.fresh()
     for _ in range(_TRIES):
@@ -129,7 +130,7 @@ class Sending:
     # -- versions ------------------------------------------------------------------------
 
     def _read_since(self) -> tuple[list[int], set[CommitId]]:
-        """Offsets of entries after the receiver's position, and versions that entries deploy."""
+        """Offsets of entries after the receiver's position, and versions that they deploy."""
         offsets, deployed = list[int](), set[CommitId]()
         for recorded in self._snapshot.entries(self._start):
             offsets.append(recorded.offset)
@@ -158,7 +159,7 @@ class Sending:
 
         Maps each version to the journal offset of the entry that published the version. If the
         request names no versions, the receiver is assumed to have all versions that were published
-        before the receiver's position.
+        before the receiver's position. If it lacks one, it repeats the request without a position.
         """
         before = 0 if self._wanted.versions else self._start.offset
         new, waiting = dict[CommitId, int](), self._roots()
