@@ -22,7 +22,7 @@ MAX_COMMIT = 4 * MIB  # canonical bytes of one commit, including its message and
 MAX_MESSAGE = MIB
 MAX_METRICS = 1000
 MAX_ATTACHED = 1000  # attachments of one version
-MAX_ATTACHED_BYTES = 64 * MIB  # one attachment without tensors
+MAX_ATTACHED_BYTES = 64 * MIB  # one attachment of bytes
 MAX_PARENTS = 500  # parents of one version; averages and merges have several
 MAX_NEEDS = 1024  # versions, such as data sets, that the recipe of one version needs
 MAX_PARAMS = 1000  # a name and a value have up to MAX_NAME_BYTES each
@@ -44,7 +44,7 @@ MAX_PIPELINE_TEXT = 400
 ZSTD_MAX_WINDOW = 8 * MIB
 
 # store
-RECORD = 8 * MIB  # bytes of tensors in one record of a pack; a record of one piece may have more
+RECORD = 8 * MIB  # unencoded bytes of tensors in one record of a pack; one piece may be larger
 RECORD_TEXTS = 250  # distinct pipelines per record; the header of a record has room for 256
 RECORD_MEMBERS = 1 << 14  # contents (such as tensors) per record
 PACK_TARGET = 128 * MIB  # a larger pack gets no more records

@@ -41,8 +41,8 @@ class WithoutMetrics(MvcWarning):
 class Imported(Struct, frozen=True):
     """The result for one checkpoint.
 
-    ``is_new``: False if the version ``commit`` existed before the import. ``branch``: the branch of
-    the version; None if the import commits to a detached HEAD.
+    ``is_new``: whether the version ``commit`` was made for this checkpoint. ``branch``: the branch
+    of the version; None if the import commits to a detached HEAD.
     """
 
     source: Path
@@ -72,19 +72,20 @@ def import_checkpoints(
     checkpoint.
 
     ``time``: where this time is from: ``mtime``, or ``name:FORMAT`` if FORMAT (of strptime)
-    describes the file's name. ``deploy``: a target, to which each version is deployed at the time
-    of its checkpoint. ``path``: the path of each checkpoint in the repository, by default for a
-    file: ``model`` and the extension. ``on_imported``: called with the result for each checkpoint
-    when its version is durable. ``left_out``: a list that receives the files and subfolders whose
-    names are not names of models. ``broken``: a list that receives the checkpoints that are not
-    valid models. Without ``broken``, the first invalid checkpoint raises BadModelFile. With
-    ``deploy``, an incomplete model is invalid, unless ``anyway`` is true.
+    describes the file's name (local time by default). ``deploy``: a target, to which each version
+    is deployed at the time of its checkpoint. ``path``: the path of each checkpoint (a file or
+    folder) in the repository, by default for a file: ``model`` and the extension. ``on_imported``:
+    called with the result for each checkpoint when its version is durable. ``left_out``: a list
+    that receives the files and subfolders whose names are not names of models. ``broken``: a list
+    that receives the checkpoints that are not valid models. Without ``broken``, the first invalid
+    checkpoint raises BadModelFile. With ``deploy``, an incomplete model is invalid, unless
+    ``anyway`` is true.
 
     A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is a training run. The
     versions of a run go to a branch with the name of the subfolder. Metrics are read from
     ``trainer_state.json`` and from the names of checkpoints. Raises WrongUsage, InvalidTime and
     UnknownPath before anything is committed. Raises RefConflict if another process moved a branch
-    during the import; to continue, repeat the import.
+    during the import (to continue, repeat the import), or if a tag has the name of a run.
     """
     fs, places = FileSystem(), [Path(source) for source in sources]
     histories = find_histories(fs, places, time, path, left_out=left_out)
@@ -141,7 +142,7 @@ class _Line:
     """A history (consecutive checkpoints) during its import.
 
     ``start``: the branch's tip before the import. ``end``: the newest version of the history.
-    ``done``: the total size of all checkpoints imported so far.
+    ``done``: the number of bytes of all checkpoints so far.
     """
 
     def __init__(
@@ -256,9 +257,10 @@ class _Line:
         return self._imported(checkpoint, commit, checkpoint.size, None)
 
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:
-        """The version of this history with the checkpoint's files and time; None if there is none.
+        """The version of this history with the checkpoint's files and time, or None.
 
-        A deployed version that is on no branch can become the next version of the history.
+        The version of the previous checkpoint may have another time. A deployed version that is on
+        no branch can become the next version of the history.
         """
         # ``end`` is not compared here, because ``_commit`` compares the checkpoint with ``end``.
         due = [*self._by_time[checkpoint.time_ns], *filter(None, {self._previous} - {self.end})]

@@ -1,7 +1,9 @@
 """The file system as mvc uses it: every access is a method of a FileSystem.
 
 Tests replace the FileSystem by test doubles, which record calls, fail, or simulate a power loss. So
-code outside this package must not access files in any other way.
+code outside this package must not access files in any other way. Some methods (``read_bytes``,
+``replace_file``, ``write_atomic``) call only public methods of ``self``, so that a test double need
+not replace them.
 
 An OSError becomes IoFailed, StorageFull or ReadOnly (``mvc.io.os_errors``). If a name exists,
 ``open_write(exclusive=True)``, ``link`` and ``make_dir`` raise FileExistsError.
@@ -69,7 +71,8 @@ LOCK_SECONDS = 60.0
 POLLED = 1.0
 """If at most this many seconds are left until the deadline, a lock is tried every few ms.
 
-If more time is left, a thread waits for the lock in the kernel's queue.
+If more time is left, a thread waits for the lock in the kernel's queue. Such a thread cannot be
+stopped. After a time-out, it may still acquire the lock for a moment.
 """
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
@@ -518,7 +521,7 @@ class FileSystem:
         if present is not None and not present.is_symlink:
             _regular(path, present)
             mode = self._replaced_mode(path, present) if mode is None else mode
-        private = 0o666 if mode is None else mode
+        private = 0o666 if mode is None else mode  # never wider than the final mode
         beside = path.with_name(temporary)
         try:
             with ExitStack() as opened:
@@ -613,10 +616,10 @@ def _regular(path: Path, identity: FileIdentity) -> None:
 def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
     """Yields a name and the descriptor of its folder, for functions with ``dir_fd``.
 
-    Without ``within``, yields (path, None). Otherwise raises IoFailed if ``path`` is not below
-    ``within``, or if a part of the path below ``within`` is a symbolic link. Opens each folder
-    relative to its parent with O_NOFOLLOW (openat(2)), because another process may replace a folder
-    by a link at any time.
+    Without ``within``, or for ``within`` itself, yields (path, None). Otherwise raises IoFailed if
+    ``path`` is not below ``within``, or if a part of the path below ``within`` is a symbolic link.
+    Opens each folder relative to its parent with O_NOFOLLOW (openat(2)), because another process
+    may replace a folder by a link at any time.
     """
     if within is None or path == within:
         yield os.fspath(path), None

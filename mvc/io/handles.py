@@ -226,7 +226,8 @@ class ReadFile(_Handle):
     def _seek(self, offset: int, whence: int) -> int:
         """Offset of the next data or hole; ``sys.maxsize`` if there is no next data or hole.
 
-        If the system cannot report holes, all bytes count as data.
+        If the system cannot report holes, all bytes count as data. The call changes the position
+        that the system keeps for the file. Nothing uses this position.
         """
         try:
             return os.lseek(self._fd, offset, whence)
@@ -413,7 +414,8 @@ class WriteFile(_Handle):
     def _begin_flush(self, start: int, end: int) -> None:
         """After many written bytes, starts to write them to the disk, so that ``sync`` is faster.
 
-        POSIX_FADV_DONTNEED starts this. ``sync`` reports the errors.
+        POSIX_FADV_DONTNEED starts this, and removes clean pages from the page cache. ``sync``
+        reports the errors.
         """
         self._begun = start if self._begun is None else self._begun
         if end - self._begun >= _BEHIND and hasattr(os, "posix_fadvise"):

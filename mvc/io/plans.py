@@ -2,9 +2,9 @@
 
 To replace files, such as in a checkout, mvc writes temporary files and renames them. A *plan* lists
 the renames and the files to delete. For files of the work tree, the plan is in ``.mvc``. For files
-of any other folder, the plan is in this other folder, and a *pointer* (a file in ``.mvc``) names
-the folder. Plans and pointers are untrusted input: mvc ignores a plan or pointer that fails a check
-(docs/format.md, "Other files").
+of any other folder, the plan is in this other folder, so that only a process that may write there
+can create the plan. A *pointer* (a file in ``.mvc``) names the folder. Plans and pointers are
+untrusted input: mvc ignores a plan or pointer that fails a check (docs/format.md, "Other files").
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class PlanStep(Struct, frozen=True):
         """Whether the step can be done safely.
 
         ``name`` must be a path below the folder, and not in the folder of a version control system,
-        such as ``.git``. ``temporary`` must be empty or the name of a temporary file.
+        such as ``.git``, or have the name of a temporary file. ``temporary`` must be empty or the
+        name of a temporary file.
         """
         if not isinstance(self.name, str) or not isinstance(self.temporary, str):
             return False

@@ -47,7 +47,7 @@ _BY_OTHERS = 0o077
 class ChangedFile(Struct, frozen=True):
     """A file that the journal changes.
 
-    ``name``: the path relative to the folder of ``carry_out``; empty if this path is itself the
+    ``name``: the path relative to the folder of ``carry_out``; empty if this folder is itself the
     path of the file. ``before``: the size of the old file; None if the journal creates the file.
     ``size``: the size of the new file; None if the journal deletes the file.
     """
@@ -199,10 +199,10 @@ def _read(journal: ReadFile) -> tuple[list[ChangedFile], list[_Block]]:
 def _checked(
     fs: FileSystem, journal: ReadFile, folder: Path, sealed: RedoJournal | None
 ) -> tuple[Sequence[ChangedFile], Sequence[_Block]]:
-    """The files and blocks of the journal. Raises DamagedData if a file has an unexpected size.
+    """The files and blocks of the validated journal. Raises DamagedData for an unexpected size.
 
-    The size may be any between the old and the new size, because the journal may have been applied
-    in part.
+    The size of a file may be any between its old and its new size, because the journal may have
+    been applied in part.
     """
     identity = journal.identity()
     # The ctime is ignored, because renaming the journal changes it.

@@ -6,7 +6,8 @@ renamed, one after another.
 
 If the process is killed, the next mvc process calls ``finish_interrupted``. If all temporary files
 are complete, this function does the remaining renames. Otherwise, it deletes the temporary files.
-It leaves files unchanged that belong to another user or do not fit the plan.
+Of the temporary files, it opens and deletes only regular files of this user that fit the plan.
+Callers use ``one_at_a_time``, so that two replacements of the same path never run at the same time.
 
 Without disk space or permission to write a plan, files are replaced without a plan. Then an
 interrupted replacement cannot be completed.
@@ -122,8 +123,8 @@ class Finished(Struct):
 def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[Finished]:
     """Completes or cancels the interrupted replacements of this user. Yields a result for each.
 
-    A replacement is canceled if a file has changed since the plan was written, or if a temporary
-    file does not match the plan.
+    A replacement is canceled if its plan was not ready, if a file has changed since the plan was
+    written, or if a temporary file does not match the plan.
     """
     identity = fs.stat(plans, follow=False)
     for name in fs.list(plans) if identity is not None and identity.is_dir else ():
@@ -239,7 +240,7 @@ def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: F
 
 @contextmanager
 def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
-    """A lock: at any time, only one process is in a ``with`` block for the same path ``place``.
+    """A lock: at any time, only one such ``with`` block runs for ``place``, in all processes.
 
     If the folder ``plans`` cannot be written, there is no lock. Raises Busy after a minute.
     """
@@ -298,9 +299,10 @@ def make_folder(
 class _PlanFile:
     """Writes the plan of a replacement, and locks and deletes it. Use it as a context manager.
 
-    After the ``with`` block, the plan is deleted. If the block fails before ``get_ready``, the
-    temporary files are deleted, too. If the block fails after ``get_ready``, the plan and the
-    temporary files stay, and the next command finishes the plan.
+    Other processes ignore the plan while it is locked. After the ``with`` block, the plan is
+    deleted. If the block fails before ``get_ready``, the temporary files are deleted, too. If the
+    block fails after ``get_ready``, the plan and the temporary files stay, and the next command
+    finishes the plan.
     """
 
     def __init__(
@@ -331,7 +333,7 @@ class _PlanFile:
         return self
 
     def get_ready(self) -> None:
-        """Flushes all temporary files to disk, and marks the plan as ready.
+        """Makes the names of all temporary files durable, and marks the plan as ready.
 
         Does nothing if the plan has one file and no ``then``, because one rename cannot be
         interrupted.
@@ -363,7 +365,7 @@ class _PlanFile:
                 file.sync()
 
     def _remove(self) -> None:
-        """Deletes the plan, then its pointer.
+        """Deletes the plan, then its pointer, without which no process would find the plan.
 
         Flushes the deletion of the plan to disk: if an old plan came back after a power loss, the
         next command would finish it and move HEAD.

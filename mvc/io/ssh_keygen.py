@@ -33,7 +33,10 @@ _NEWEST = "OpenSSH 8.8 or newer"
 _PATIENCE_SECONDS = 60.0  # a hardware key may wait for a touch
 _MAGIC = b"SSHSIG"
 _NAME = re.compile(rb"[A-Za-z0-9@._+-]{1,64}")
-"""The names of algorithms and namespaces that are accepted in a signature."""
+"""The accepted names of algorithms and namespaces in a signature.
+
+Other characters may be misread in the output of ``ssh-keygen``.
+"""
 _LINE = 70
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
 _LONGEST = 200  # maximum number of characters of ssh-keygen's error output in a message
@@ -144,7 +147,7 @@ def check(
     """Checks whether ``blob`` is a signature of ``message`` by a signer allowed at ``time_ns``.
 
     A signature with a revoked key is never good, even if it is older than the revocation. Raises
-    NotInstalled.
+    NotInstalled, and CannotSign if ``ssh-keygen`` does not answer in time.
     """
     key = key_of(blob)
     if not key:

@@ -110,8 +110,9 @@ def _is_batch(pair: object) -> bool:
 class ErrorDecay:
     """Compares the accuracies of the deployed and the new weights, for the stage ``dsed``.
 
-    The weights are evaluated on the batches since the last saved version. Accuracies are exact
-    fractions, so that rounding cannot change the decision. Raises WrongUsage without ``evaluate``.
+    The weights are evaluated on the batches since the last saved version; the new weights with
+    ``last`` only on the newest batch. Accuracies are exact fractions, so that rounding cannot
+    change the decision. Raises WrongUsage without ``evaluate``.
     """
 
     def __init__(self, stage: Dsed, evaluate: Evaluate | None) -> None:

@@ -7,9 +7,9 @@ margin, a weight half-way between two multiples would change with every batch. S
 its multiple until it is more than ``hold`` steps away.
 
 Changes smaller than a step are not lost: if all entries of a tensor change by a tenth of a step,
-about a tenth of the rounded entries change by one step. Rounding errors do not add up, because each
-version is rounded from its training weights. The step is not stored, because it can be derived from
-the previous production weights.
+about a tenth of the rounded entries change by one step. With a much larger ``hold``, such changes
+would be lost. Rounding errors do not add up, because each version is rounded from its training
+weights. The step is not stored, because it can be derived from the previous production weights.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def _rounded(
 ) -> Numbers:
     """``after`` rounded to multiples of the step. Where the change is small, ``before`` stays.
 
-    ``largest``: the largest finite number of the tensor's dtype.
+    ``largest``: the largest finite number of the tensor's dtype. Scaling by a power of two is
+    exact.
     """
     with np.errstate(all="ignore"):
         last_multiple = float(np.floor(np.ldexp(largest, -exponent)))

@@ -40,7 +40,10 @@ from mvc.lossy.decisions import OnNewWeights
 
 _KEEP = 8
 _MOST_LABELS = 256
-"""Maximum number of labels with an account. The account of all samples counts all labels."""
+"""Maximum number of labels with an account, and of labels in the reservoir.
+
+The account of all samples counts all labels.
+"""
 _PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with small drops before a coarser level
 _ERROR = 0.0475  # probability that the accounts ever lead to a finer level by mistake
 _ERROR_ONCE = 0.0025  # probability that a comparison on the reservoir ever refuses by mistake
@@ -160,7 +163,7 @@ class AccuracyGuard:
         self._recent: dict[str, Paired] = {}  # since the level changed
         self._calm, self._patience, self._descent = 0, _PATIENCE, 1
         self._versions = 0  # versions that were compared on the reservoir
-        # Whether the level became finer, or coarser, since the last call of ``add_batch``.
+        # Whether the level became finer, or coarser, since the last ``add_batch`` began.
         self._refined = self._returned = False
         self._trained: Arrays | None = None  # training weights of the newest ``add_batch``
         self._compared: _ReservoirResult | None = (
@@ -315,7 +318,7 @@ def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
 
     The gambler bets a part of the capital on all samples together, and the other part on the
     labels, one after another: on each label, a share of the capital that is left after the bets on
-    the labels before it.
+    the labels before it. This is valid because the samples of different labels are disjoint.
     """
     labels = [account.evidence(bound) for key, account in accounts.items() if key != _TOGETHER]
     shares = np.minimum(_MOST_SHARE, 1 / np.arange(1, len(labels) + 1))

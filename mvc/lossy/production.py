@@ -44,7 +44,7 @@ class Production:
     production weights that are live at the beginning. ``exact``: tensors that must not be lossy,
     such as buffers. ``dtypes``: if an array of integers has the bits of another dtype, such as
     bfloat16, maps the array's name to this dtype. Raises WrongUsage if ``evaluate`` is needed and
-    missing, and NotInstalled if ``drift`` needs the package river.
+    missing, and NotInstalled if ``drift`` is used without river.
     """
 
     def __init__(

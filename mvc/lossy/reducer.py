@@ -1,11 +1,11 @@
 """A ``Reducer`` turns the weights of a training into the weights that are deployed and stored.
 
 Its pipeline has lossy stages. The stages ``topk``, ``grid`` and ``lsb`` make *production weights*:
-they change the training weights, so that the next delta is small. The result is stored exactly. The
-stages of ``mvc.lossy.lc`` make *approximations* instead. They encode the difference between the
-training weights and the previous stored version with few bits. An approximation is the previous
-stored version plus this *step*. So each step corrects the error of the step before, and errors do
-not add up (docs/lc.md lists the exceptions).
+they change the training weights, so that the next delta is small. The result is stored exactly
+(docs/pipelines.md lists the exceptions). The stages of ``mvc.lossy.lc`` make *approximations*
+instead. They encode the difference between the training weights and the previous stored version
+with few bits. An approximation is the previous stored version plus this *step*. So each step
+corrects the error of the step before, and errors do not add up (docs/lc.md lists the exceptions).
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Reducer(Struct, frozen=True):
         ``before``: the weights of the previous version, or None. ``loss``: the loss of the batch,
         for a stage that depends on the loss. ``dtypes``: maps the name of a uint16 array to
         ``bfloat16`` if its integers are the bits of bfloat16 numbers. Arrays with the bfloat16 of
-        ml_dtypes need no entry. Raises WrongUsage.
+        ml_dtypes need no entry. Arrays of production weights are new. An approximation shares
+        arrays that stay exact with ``training``. Raises WrongUsage.
         """
         if self.pipeline.forward_only:
             return self._approximated(before or {}, training, dtypes or {})

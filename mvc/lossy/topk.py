@@ -1,7 +1,7 @@
 """Top-K: lossy stages that store only the entries of tensors that changed most.
 
-All other entries keep their values of the previous version. docs/pipelines.md describes the stages
-and names the thesis. The share of stored entries may depend on the loss. A curve from (0, 0) to
+All other entries keep their values of the previous version (thesis §3.2.2). docs/pipelines.md
+describes the stages. The share of stored entries may depend on the loss. A curve from (0, 0) to
 (1, 1) with the parameter l maps the loss to the share. For l = 0 the curve is a straight line. For
 l < 0 the curve is 1 - g(x), and for l > 0 it is g(1 - x), where
 

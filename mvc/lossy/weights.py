@@ -26,7 +26,7 @@ class Moving(Struct):
     production weights (read-only). ``after``: words of the training weights, which the stages
     overwrite. ``exact``: True for entries that stages must not change, because the old or the new
     number is infinite or NaN; None if there are no such entries. ``has_new_level``: a coarser or
-    finer form of the stages computed ``before`` (``LossyStage.finer``), with another step.
+    finer form of the stages computed ``before`` (``LossyStage.finer``), so do not reuse its step.
     """
 
     format: Format
@@ -67,7 +67,7 @@ class LossyStage(Stage, frozen=True):
     """Makes production weights from training weights and the previous production weights."""
 
     lossy = True
-    rounds_first: ClassVar[bool] = False  # whether it also changes tensors of the first version
+    rounds_first: ClassVar[bool] = False  # whether it also changes tensors without a predecessor
 
     @abstractmethod
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:

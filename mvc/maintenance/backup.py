@@ -3,8 +3,8 @@
 Other processes may commit during a backup. The copy is a repository, too. A repository stores data
 in files, the *packs*. Its journal has one entry for each operation. The entry names the bytes that
 the operation wrote to packs. These bytes never change. So a second backup to the same folder writes
-only new bytes. mvc reads all new bytes back before it replaces the journal of the copy. Until then,
-the copy has its previous state.
+only missing bytes, even if the first was killed. mvc reads all new bytes back before it replaces
+the journal of the copy. Until then, the copy has its previous state.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mvc.types import Counted, Progress
 _LOCK = f"{COPY}.lock"
 _LOCKS = ".lock"  # names of lock files end with this
 _OWN = {JOURNAL, FORMAT, HIGH_WATER_MARK, COPY}
-"""Files that ``_copy_small_files`` leaves out, because ``_copy`` writes them."""
+"""Files that ``_copy_small_files`` leaves out: ``_copy`` writes or deletes them."""
 _WAIT = 1.0  # seconds to wait for another backup to the same folder
 _ROUNDS = 4  # number of tries, because gc or repack may replace the journal during a try
 _LARGEST_MARK = 1 << 16
@@ -370,7 +370,10 @@ class _Copying:
         return path, size, hasher.hexdigest()
 
     def _copy_small_files(self) -> None:
-        """Copies the settings and other small files, and the quarantine (damaged stored bytes)."""
+        """Copies the settings and other small files, and the quarantine (damaged stored bytes).
+
+        Leaves out lock files and temporary files.
+        """
         fs, source = self._store.fs, self._store.folder
         for name in fs.list(source):
             info = fs.stat(source / name, follow=False)

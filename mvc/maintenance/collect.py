@@ -51,7 +51,9 @@ _BLOCK = 4096  # bytes; the journal is not rewritten to save fewer bytes
 
 
 Estimate = Callable[[bytes, bytes | None], int]
-"""Estimates the size of a new coding of an object. Arguments: the ids of the object and its base.
+"""Estimates the size in bytes of a new coding of an object, in full or as a delta from a base.
+
+Arguments: the ids of the object and of the base; None if there is no base.
 """
 
 
@@ -133,7 +135,7 @@ class CollectionPlan(Struct, kw_only=True):
 class Specs(Mapping[bytes, TensorSpec]):
     """Maps blob ids to specs: a blob is the bytes of a tensor, a spec is its dtype and shape.
 
-    Contains all blobs of the states that stay. ``lost``: the blobs that are not stored.
+    Contains all blobs of the states that stay. ``lost``: the specs of blobs that are not stored.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Saves and loads states with torch.distributed.checkpoint.
 
 ``MvcWriter`` saves a sharded state as one commit of whole tensors. ``MvcReader`` loads the state.
+This package uses only public names of torch.
 """
 
 from mvc.errors import need_torch

@@ -48,7 +48,8 @@ def plain_value(data: bytes) -> Any:
 def _plain(node: Any, depth: int, budget: Iterator[int]) -> Any:
     """The plain value of a node of the parsed pickle.
 
-    Takes an item of ``budget`` for each value. Raises BadModelFile if ``budget`` is used up.
+    Takes an item of ``budget`` for each value. Raises BadModelFile if ``budget`` is used up or the
+    nesting is too deep, and UnsupportedTensor for values that are not plain data.
     """
     if depth > MAX_DEPTH or next(budget, None) is None:
         raise BadModelFile("the object is nested too deeply")

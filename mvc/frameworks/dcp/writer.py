@@ -384,7 +384,7 @@ def remove_shards(staging: Scratch, names: set[str]) -> None:
 
 
 def _sweep(staging: Scratch) -> None:
-    """Removes the shards and temporary files of processes that have ended."""
+    """Removes the shards and temporary files that no process has locked."""
     fs, folder = staging.fs, staging.folder
     for name in fs.list(folder):
         if not name.endswith(_SHARD) and not name.startswith(TEMPORARY):

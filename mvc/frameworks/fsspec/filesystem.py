@@ -69,7 +69,8 @@ def _opened(root: Path, _device: int, _inode: int) -> Repository:
 class VersionPath:
     """A file or folder in a version, parsed from the name ``/REPOSITORY@REVISION/PATH``.
 
-    ``path``: empty for the version itself. ``rev``: None if the name has no revision. Raises
+    REPOSITORY ends at the first ``@`` after the path of a repository, or else at the first such
+    ``/``. ``path``: empty for the version itself. ``rev``: None if the name has no revision. Raises
     NotARepository, InvalidName.
     """
 
@@ -225,8 +226,9 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
 class Spool(io.RawIOBase):
     """A file that is being written to ``place``. ``close`` commits the file.
 
-    With a ``transaction``, the end of the transaction commits the file instead. If an exception is
-    raised while the file is open, the file is discarded.
+    With a ``transaction``, the end of the transaction commits the file instead, and the data remain
+    until ``discard``. The file is discarded if an exception leaves its ``with`` block, or if a new
+    exception is being handled when the file is closed.
     """
 
     mode = "wb"
@@ -478,7 +480,10 @@ class MvcFileSystem(AbstractFileSystem):
         self._apply([_Planned(target.repo, branch, files, message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Only checks that the branch can be written: a folder exists only if it has files."""
+        """Creates nothing, because a folder exists only if it has files.
+
+        Raises FileExistsError if the path exists, and NotABranch if the branch cannot be written.
+        """
         self.makedirs(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:

@@ -3,10 +3,11 @@
 ``MVCCallback(repo)`` records versions. ``callback.resume(trainer)`` continues from a version, with
 the same bits as if the training had not stopped. After a step, the Trainer may log, evaluate and
 save, which may draw random numbers. So the version of a step is recorded when the Trainer begins
-the next step or epoch.
+the next step or epoch, or ends the training.
 
 To resume, mvc writes a checkpoint folder with the file names and formats of
-``Trainer._save_checkpoint``. The Trainer reads this folder.
+``Trainer._save_checkpoint``. The Trainer, not mvc, reads the files in torch's format, with
+``weights_only``.
 """
 
 # ruff: noqa: ARG002 (the Trainer prescribes the parameters)
@@ -67,15 +68,16 @@ class MVCCallback(Records, TrainerCallback):
 
     ``repo`` is an open Repository, or the path of an existing repository. A version is made after
     each optimizer step whose number is divisible by ``every_n_steps``. If ``every_n_steps`` is
-    None, a version is made whenever the Trainer saves a checkpoint.
+    None, a version is made whenever the Trainer saves a checkpoint; a warning is shown if
+    ``save_strategy`` is ``no``.
 
     ``include`` lists the parts to record: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
     ``rng``. ``options`` are options of ``mvc.Recorder``. Options that need the data of each batch
     are refused, because the Trainer does not pass batches to callbacks. In a training with several
     processes, only the process of rank 0 commits.
 
-    Versions wait in a queue. The end of the training, ``close``, the next training or the end of
-    the interpreter commits them, even after an exception.
+    A thread commits the versions. The end of the training, ``close``, the next training or the end
+    of the interpreter commits the versions that still wait, even after an exception.
     """
 
     def __init__(

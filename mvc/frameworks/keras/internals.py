@@ -99,7 +99,7 @@ def set_own_generator(recorded: torch.Tensor | None) -> None:
 def begin_at(model: Any, epoch: int | None) -> None:
     """Makes ``fit`` begin with ``epoch``; with its usual first epoch if ``epoch`` is None.
 
-    Call this in ``on_train_begin``.
+    ``fit`` reads this after ``on_train_begin``.
     """
     model._initial_epoch = epoch
 

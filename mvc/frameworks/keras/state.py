@@ -1,4 +1,4 @@
-"""Records the full state of a Keras training, and resumes from it with the same bits.
+"""Records the full state of a Keras training, and resumes with the same bits on the same machine.
 
 A version has two files: the weights of the model, and the training state. The training state has
 the optimizer's variables, the seed generators of layers, running metrics, the states of random
@@ -152,7 +152,10 @@ class RestoredFit:
         _set_random_state(recorded["rng"])
 
     def enter_epoch(self) -> None:
-        """Call it before the interrupted epoch restarts: Keras then draws the same order again."""
+        """Restores the running metrics, and the random generators as before the epoch's order.
+
+        Call it before the interrupted epoch restarts: Keras then draws the same order again.
+        """
         self._metrics.apply()
         _set_random_state(self._recorded["order"]["before"])
 

@@ -46,7 +46,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     ``repo`` is an open Repository, or the path of an existing repository. ``include`` lists parts
     to record: ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by default all. The
     other options are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` become
-    metrics of each version.
+    metrics of each version. The stages ``drift`` and ``dsed`` get the batch of ``training_step``.
 
     To resume bit for bit: ``trainer.fit(model, ckpt_path=callback.resume())``.
     """
@@ -116,7 +116,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
-        self._ended = False  # True after an epoch's last batch, until ``_record_epoch``
+        self._ended = False  # whether the epoch's last batch, but not its end, was recorded
         if self._resume is not None:
             self._resume.on_train_start(trainer, self._order)
             self.resumed = self._resume.resumed

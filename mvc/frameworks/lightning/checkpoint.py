@@ -239,7 +239,8 @@ def _local(files: FileSystem, path: str | PathLike[str]) -> Path:
 def _tracked(repo: Repository, file: Path) -> str:
     """The path in a version for the model whose marker is ``file``.
 
-    The path is relative to the repository's folder, or else to the current folder or the root.
+    The path is relative to the repository's folder, or else to the current folder or the root. It
+    differs from the marker's path, so that ``commit -a`` does not commit a marker as a model.
     """
     files = FileSystem()
     folder = files.realpath(file.parent)

@@ -6,9 +6,10 @@ the random generators at these two moments. To resume inside an epoch, ``Order``
 to the recorded states, so that the loader draws the same order, and skips the batches that the
 model was trained with. Then ``Order`` sets the generators to the states at the recorded version.
 
-Lightning (2.6) has no hook at these two moments. So ``Order`` wraps two private methods of the
-loops during a ``fit``: the method that Lightning calls just before the first iterator is created,
-and the start of an epoch's loop, which creates all later iterators.
+Only this module uses private names of Lightning (2.6). Lightning has no hook at these two moments.
+So ``Order`` wraps two private methods of the loops during a ``fit``: the method that Lightning
+calls just before the first iterator is created, and the start of an epoch's loop, which creates all
+later iterators.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class Order:
         return differences or changed(recorded.get("limit", {}), self._limit())
 
     def resume(self, recorded: Mapping[str, Any], rng: Mapping[str, Any], *, middle: bool) -> None:
-        """Sets the random generators to the states that ``state`` and ``rng`` recorded.
+        """Sets the random generators to the states in ``recorded`` (from ``state``) and ``rng``.
 
         ``middle``: whether training resumes inside an epoch. If so, the generators are set when the
         loop of the epoch starts.

@@ -9,5 +9,5 @@
 A *step* is the lossy delta of one tensor. A step starts from the state that a decoder recovers, not
 from the exact previous state of the training. So each step corrects the error of the previous step.
 The encoder must have a copy of the decoder's state, and add each step to the copy with
-``Addition.apply``.
+``Addition.apply``. No module here does I/O or starts threads.
 """

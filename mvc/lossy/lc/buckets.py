@@ -2,10 +2,10 @@
 
 docs/lc.md describes these stages of a lossy delta. A *change* is an element of the new tensor minus
 the element of the old tensor. A *bucket* has all changes with the same sign and exponent. The
-decoder adds the same number for all changes in a bucket. ``promote`` limits how many buckets are
-stored. The stored buckets have the symbols 1, 2, ..., beginning with the largest exponent. All
-other changes have symbol 0, and the decoder adds nothing for them. The next delta then includes the
-omitted changes.
+decoder adds the same number for all changes in a bucket. This number is computed in float64 and
+rounded to the tensor's dtype. ``promote`` limits how many buckets are stored. The stored buckets
+have the symbols 1, 2, ..., beginning with the largest exponent. All other changes, and all zero and
+subnormal changes, have symbol 0, which adds 0. The next delta then includes the omitted changes.
 """
 
 from __future__ import annotations

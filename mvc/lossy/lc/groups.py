@@ -81,7 +81,7 @@ class TensorChange(Struct, frozen=True):
     def stays_finite(self, step: Addition) -> bool:
         """Whether no number overflows when ``step`` is added to the tensor.
 
-        Computes the sums only if a value of ``step`` is large enough for an overflow.
+        Computes the sums only with ``root``, or if a value of ``step`` is large enough.
         """
         largest = float(np.abs(values_of(step.table, self.kind)).max())
         # Less than half the distance between the two largest finite numbers causes no overflow.

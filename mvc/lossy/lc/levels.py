@@ -1,9 +1,9 @@
 """The stage ``uniform`` of lossy delta pipelines (docs/lc.md): rounds changes to equal steps.
 
 A change is the difference of one number of a tensor between two states. The *level* of a change is
-``trunc(change / step)``. So all changes between -step and step have level 0. For each level, the
-mean of its changes is stored, and the decoder adds this mean instead of the changes. Means of
-float32 and float64 changes are rounded to half of their bits.
+``trunc(change / step)``. So all changes between -step and step have level 0. For each other level,
+the mean of its changes is stored, and the decoder adds this mean. Means of float32 and float64
+changes are rounded to half of their bits.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class _Levels:
         self.squares = float(self.counts @ self.values**2)
         self.deviation = float(np.sqrt(self.squares / max(group.entries, 1)))
         # ``most``, ``least``: limits of the step. With a step above the largest change, all levels
-        # would be 0. With a step below ``least``, a level could exceed _MOST_LEVEL.
+        # would be 0. With a step below ``least``, a level could exceed _MOST_LEVEL, or a subnormal
+        # change could have a level other than 0.
         largest = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
         self.most = largest * (1 - 2.0**-20)  # a little less, because change / step is rounded
         least = largest * (1 + 2.0**-group.finer) / _MOST_LEVEL

@@ -277,7 +277,7 @@ def _letters(alphabets: Sequence[int], limit: int) -> Iterator[list[int]]:
 def _together(rows: Sequence[Symbols], run: Sequence[int]) -> Symbols:
     """Combines the symbols of an element at several times to one letter.
 
-    The symbols are the digits of this number. The lowest digit is the earliest time's symbol.
+    The symbols are the digits of the letter. The lowest digit is the earliest time's symbol.
     """
     if len(rows) == 1:
         return rows[0]

@@ -34,9 +34,10 @@ def quantise(
     weights, or the name of an optimizer's moment. The changes of ``exp_avg_sq`` and
     ``max_exp_avg_sq`` are those of the square roots, so that they do not become negative.
 
-    The caller applies the steps to ``before``. The budget of a pipeline is the share of the raw
-    bytes that the steps may take after ``encode_steps``. Very small budgets are exceeded. Raises
-    MvcError if this thread cannot compute with subnormal numbers.
+    The caller applies the steps to ``before``. A budget limits the bytes of ``encode_steps`` to a
+    share of the raw bytes of the tensors that get a step. At least one bucket, or one level on each
+    side of zero, is stored, even if this exceeds the budget. Raises MvcError if this thread cannot
+    compute with subnormal numbers.
     """
     kinds = kinds or [""] * len(before)
     quantiser = pipeline.quantiser
