@@ -84,9 +84,9 @@ class Names:
 def encode(value: Mapping[Any, Any], leaf: Leaf) -> str:
     """Encodes ``value`` as ASCII JSON.
 
-    ``leaf(path, x)`` is called for each value x inside ``value`` except None, booleans, numbers,
-    texts and bytes. ``leaf`` returns (tag, name) if x is a tensor, else None. Raises
-    UnsupportedTensor for a value of a type that cannot be encoded.
+    ``leaf(path, x)`` is called for ``value`` and each value x inside it except None, booleans,
+    numbers, texts and bytes. ``leaf`` returns (tag, name) if x is a tensor, else None. Raises
+    UnsupportedTensor for a type that cannot be encoded, and for more than ``MAX_DEPTH`` levels.
     """
     node = as_node(value, leaf)
     return json.dumps({"version": _VERSION, "state": node}, separators=(",", ":"))

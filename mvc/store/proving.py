@@ -1,6 +1,7 @@
 """Verifies new bytes before they become part of the repository, by decoding them as readers do.
 
-``mvc.store.writing.proof`` verifies records with these functions.
+``mvc.store.writing.proof`` verifies records with these functions. That module is imported only by
+commands that store tensors.
 """
 
 from __future__ import annotations

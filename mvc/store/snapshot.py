@@ -119,7 +119,7 @@ class Snapshot:
 
     @property
     def position(self) -> Position:
-        """End of the part of the journal that was read."""
+        """End of the part of the journal that was read. The next entry is appended there."""
         return self._index.position
 
     @property
@@ -286,7 +286,8 @@ class Snapshot:
     # -- typed queries: callers outside the store need no keys ---------------------------------
     # These queries check for lost entries: ``newest`` and the queries that call ``newest``,
     # ``by_sequence``, ``ref_at`` and ``refs_under``. Before any other query, call ``check_gaps`` if
-    # a lost entry could change the answer.
+    # a lost entry could change the answer. Queries about forgotten states need no check, because a
+    # lost entry never prevents reading a stored version by id.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
         """The newest entry that changed a ref. Raises DamagedData if a lost entry may be newer."""
@@ -384,7 +385,7 @@ class Snapshot:
         ]
 
     def offsets_between(self, start: int, end: int) -> list[int]:
-        """Offsets of the indexed entries between two journal offsets, even of lost entries."""
+        """Offsets from ``start`` to ``end`` of entries with known keys, even of lost entries."""
         tables = (keys.REF, keys.COMMIT, keys.STATEMENT, keys.PACK)
         offsets = {keys.offset_of(key) for table in tables for key in self.under(table)}
         return sorted(offset for offset in offsets if start <= offset < end)
@@ -493,7 +494,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def statement(self, id_: bytes) -> tuple[Recorded, Statement] | None:
-        """The statement with the id ``id_``, and the entry that contains the statement.
+        """The statement with the id ``id_``, and the entry that contains it; None if there is none.
 
         A statement is an assertion about a commit, such as a deployment (``mvc.model.statement``).
         """
@@ -505,7 +506,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def about(self, kind: type[_S], subject: bytes) -> list[tuple[Recorded, _S]]:
-        """All statements of a kind about a subject, except reports of nodes, in order of time.
+        """All statements of a kind about a subject, except reports of nodes, by hybrid time.
 
         For a kind without targets, raises DamagedData if the index lacks a statement.
         """
@@ -594,7 +595,7 @@ class Snapshot:
         return [self.entry(offset) for offset in sorted(offsets)]
 
     def forgetting(self) -> list[Recorded]:
-        """Every entry with tombstones or marks, oldest first.
+        """Every entry with tombstones or marks of states, oldest first.
 
         A tombstone says that a version's state (its tensors and other bytes) was deleted in all
         repositories. A mark says whether a version's state is stored in this repository.
@@ -622,7 +623,7 @@ class Snapshot:
     # -- entries that this process has published -------------------------------------------
 
     def note_published(self, recorded: Recorded) -> None:
-        """Remembers an entry that this process has written. Queries check that they find it."""
+        """Remembers an entry that this process made durable. Queries check that they find it."""
         with self._lock:
             if len(self._own) > _OWN_KEYS:
                 newest = sorted(self._own, key=keys.offset_of)[_OWN_KEYS // 2 :]
@@ -633,7 +634,7 @@ class Snapshot:
     def _checked(self, low: bytes, high: bytes, result: Collection[bytes]) -> list[bytes]:
         """Returns ``result``, the keys that the index found between ``low`` and ``high``.
 
-        Raises DamagedData if ``result`` lacks the key of an entry that this process has written.
+        Raises DamagedData if ``result`` lacks the key of an entry that this process has published.
         """
         begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
         if any(self._own[i] not in result for i in range(begin, end)):

@@ -2,7 +2,9 @@
 
 ``snapshot`` reads the journal (the list of all changes). ``graph`` finds the records from which an
 object, such as a tensor, can be decoded, and ``recovery`` decodes these records. ``publish``
-appends an entry to the journal, and ``sweep`` deletes files that no entry names.
+appends an entry to the journal, and ``sweep`` deletes files that no entry names. Methods import the
+modules that decode or write, because most commands, such as ``mvc log``, need neither these modules
+nor numpy.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ class DiskUse(Struct, frozen=True):
 
 
 class Store:
-    """An open repository folder. Several threads may use it at the same time."""
+    """An open repository folder. Safe across threads. Opens itself again after a fork."""
 
     def __init__(
         self,
@@ -350,7 +352,7 @@ class Store:
         return recorded
 
     def index_anew(self) -> None:
-        """Indexes a journal that has replaced the old journal."""
+        """Indexes a journal that was just replaced, so that no other process has to index it."""
         self.snapshot.index_tail(force=True)
 
     def sweep(self) -> int:

@@ -1,7 +1,8 @@
 """Helpers for tests of mvc, and for tests of programs that use mvc.
 
 This package has file systems that fail, clocks with a fixed time, and functions that open a
-repository as a new process would. ``mvc.testing.fixtures`` has pytest fixtures.
+repository as a new process would. ``mvc.testing.fixtures`` has pytest fixtures. No other package of
+mvc imports this package.
 """
 
 from mvc.testing.files import (

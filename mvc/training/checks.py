@@ -178,7 +178,7 @@ def check_options(options: RecorderOptions) -> None:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """``value`` as an int. Raises WrongUsage if the argument ``name`` is less than ``least``."""
+    """``value`` as an int of at least ``least``. Raises WrongUsage, which names the argument."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(name, value, "a whole number")
     number = int(value)

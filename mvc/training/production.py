@@ -84,7 +84,8 @@ class StateReducer:
         """New production weights in the form of ``state``, or None if the pipeline skips the
         version.
 
-        Do not change the result: the next call uses the same memory. ``live_state`` returns a copy.
+        The result shares memory with this object. So commit it, but do not change it or pass it to
+        callers. ``live_state`` returns a copy.
         """
         self._state = StateFile.of(state)
         weights = self._state.arrays()
@@ -108,8 +109,8 @@ class StateReducer:
         return nested
 
     def _previous(self) -> Arrays | None:
-        """The weights of the newest version. None if this version has other tensors than the
-        model.
+        """The weights of the newest version. None if there is none, or if it has other tensors than
+        the model.
         """
         at, specs = newest(self._repo, self._branch), self._state.specs
         entry = None if at is None else self._repo.manifest(at).by_path.get(self._name)
@@ -124,7 +125,8 @@ class StateReducer:
     def remember(self) -> None:
         """Stores the data that the stages of the pipeline remember, for the next Recorder.
 
-        Leaves out batches if they contain other values than tensors, numbers and texts.
+        Leaves out batches if they contain other values than tensors, numbers and texts. The stage
+        ``dsed`` then starts without earlier batches, and the stage ``guard`` without samples.
         """
         at, memory = newest(self._repo, self._branch), self.memory(samples=True)
         if at is None or not memory or not (self._skipped or "guard.samples" in memory):
@@ -142,7 +144,8 @@ class StateReducer:
     def _remembered(self) -> Mapping[str, Any]:
         """Reads the data that the stages of the pipeline remember.
 
-        The data are in a file on this machine, or in the version from which the training resumed.
+        The data are in a file on this machine, or in a version: the version from which the training
+        resumed, by default the newest version.
         """
         at, scratch = newest(self._repo, self._branch), self._repo.scratch(_DECISIONS)
         path = scratch.folder / self._record

@@ -81,7 +81,7 @@ class Pusher(threading.Thread):
         return PushReport(self._remote, pushed, self._durable - pushed, self._failure)
 
     def committed(self, count: int = 1) -> None:
-        """The training calls this after ``count`` new versions of the branch are durable."""
+        """Notes that ``count`` more versions of the branch are durable. Any thread may call it."""
         with self._changed:
             self._durable += count
             self._changed.notify_all()

@@ -144,7 +144,7 @@ class StateRecorder(Unpicklable):
         _open.add(self)
 
     def _from_resumed(self, options: RecorderOptions) -> RecorderOptions:
-        """Sets ``start``, if it is not set, to the version that ``mvc.resume`` has loaded."""
+        """If ``start`` is not set, starts after the version that ``mvc.resume`` has loaded."""
         resumed = resumed_since(self._repo, getattr(self._source, "model", None))
         if options.start is not None or resumed is None:
             return options

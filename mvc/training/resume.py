@@ -1,7 +1,7 @@
 """Resumes a training from a recorded version, bit for bit on the same machine.
 
-``load`` loads only the weights of a version. ``resume`` and ``load`` first check that the version
-fits the model. So after an error, model, optimizer and random generators are unchanged.
+``load`` loads only the weights of a version. ``resume`` and ``load`` check everything before they
+change anything. So after an error, model, optimizer and random generators are unchanged.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def resume(
 
     ``rev``, ``at`` and ``target`` name the version as for ``Repository.checkout``. ``path`` is the
     model's file. Raises CannotResume with the reason, before anything changes. A Recorder of this
-    model then continues to count steps from this version, and records that the training resumed
-    from the version.
+    model, open or new, then continues to count steps from this version, and records that the
+    training resumed from the version.
     """
     commit = repo.find(rev, at=at, target=target)
     resumed = set_back(
@@ -177,7 +177,7 @@ def recorded_without(commit: CommitId, part: str) -> CannotResume:
 
 
 def check_types(recorded: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
-    """Compares the types of the passed parts with the recorded types. Returns all differences."""
+    """As ``check_type``, for all passed parts. Returns the lines of all parts."""
     kinds = recorded.get("kinds", {})
     lines = (check_type(part, kinds.get(part), value) for part, value in passed.items())
     return tuple(chain.from_iterable(lines))

@@ -1,10 +1,12 @@
 """Stages training states: copies them into reused buffers, and queues the copies.
 
-A training loop waits only for ``Slot.fill``, which copies each tensor and builds new containers. So
-later training steps do not change the copy. Tensors that share memory share a buffer.
+Unless the queue is full, a training loop waits only for ``Slot.fill``, which copies each tensor and
+builds new containers. So later training steps do not change the copy. Tensors that share memory
+share a buffer.
 
 A CUDA tensor is copied into pinned memory on a separate stream. The training's stream waits for the
-copy, but the training's thread does not. ``Slot.ready`` waits until the copy is complete.
+copy, but the training's thread does not. ``Slot.ready`` waits until the copy is complete. Call it
+before the bytes are read.
 
 A second thread takes the copies from a ``Queue`` and commits them. The queue limits the number of
 bytes. Two states always fit: the state being committed, and a waiting state.
@@ -175,7 +177,7 @@ class Item(Struct, eq=False):
 
     ``data``: the batch, for a lossy pipeline. ``awaited``: whether the caller waits for production
     weights. ``origin``: the version from which the training resumed. ``nbytes``: bytes that the
-    item uses in the queue. ``position``: the result of ``StepNotes.begin``.
+    item uses in the queue. ``position``: the version's position (``StepNotes.begin``).
     """
 
     step: int

@@ -20,8 +20,8 @@ class ProofReport(Struct, frozen=True):
     """Results of replays. ``proven``: number of versions that a replay reproduced bit for bit.
 
     ``dropped``: number of versions whose weights were deleted, because a replay computes them.
-    ``unproven``: the step numbers of versions that no replay reproduced. ``why``: the error of the
-    replay that failed most recently; empty if no replay failed.
+    ``unproven``: the step numbers of versions that no replay reproduced. Their weights stay stored.
+    ``why``: the newest error of a replay or deletion; empty if there was none.
     """
 
     proven: int = 0

@@ -75,7 +75,7 @@ class WriterThread(threading.Thread):
         self._stored: StateFile | None = None  # the newest model, if the pipeline approximates
         self._code: GitCode | None = None  # the git commit of the code when the training began
         self._files = _files_of(options)
-        self._named: CommitId | None = None  # the version from which the training resumed
+        self._named: CommitId | None = None  # the newest version's origin, not to be named again
         self._recording = recording
         self.production: ServedVersion | None = None
         self._served: ServedVersion | None = None  # the version that ``_serve`` passed on

@@ -200,8 +200,8 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
     """Repairs the end of the journal, and flushes the journal.
 
-    Each entry is written twice. If only one copy of the last entry is complete, writes the second
-    copy. If no copy is complete, removes the entry.
+    Each entry is written twice. If only one copy of the last entry is complete, writes the other
+    copy again. If no copy is complete, removes the entry.
     """
     if not snapshot.journal.settled:
         # gc or repack may have been killed before it flushed the folder with its new journal

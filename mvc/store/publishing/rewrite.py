@@ -36,7 +36,7 @@ class Rewrite:
 
     Call ``keep`` for every entry of the old journal, in order, and for every entry that
     ``meanwhile`` yields. Then call ``publish``. Without a call of ``publish``, the repository is
-    unchanged. ``packs``: the writer of the new packs.
+    unchanged. ``packs`` must write only to new packs.
     """
 
     def __init__(self, snapshot: Snapshot, packs: PackWriter) -> None:

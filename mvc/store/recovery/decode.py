@@ -72,7 +72,7 @@ class _Streamed:
         self.width, self._hasher = self._table.width, blake3(head[: self._table.place(0).start])
 
     def chunk(self, index: int) -> memoryview:
-        """The encoded chunk, in a buffer that the next call by this thread overwrites.
+        """The encoded chunk, in a buffer that this thread's next call of ``_chunks`` overwrites.
 
         The call for the last chunk verifies the checksum of the payload. Raises DamagedData.
         """
@@ -162,9 +162,9 @@ def apply_steps(
 ) -> None:
     """Decodes a full record and deltas into ``out``, chunk by chunk.
 
-    If ``steps`` has no full record, the deltas are applied to the bytes in ``out``. ``run`` and
-    ``check``: as for ``apply_actions``. ``done`` is called with each decoded chunk. With ``done``,
-    ``run`` must process the chunks in order.
+    All pieces must have the length of ``out``. If ``steps`` has no full record, the deltas are
+    applied to the bytes in ``out``. ``run`` and ``check``: as for ``apply_actions``. ``done`` is
+    called with each decoded chunk. With ``done``, ``run`` must process the chunks in order.
     """
     works = list(map(_work, steps))
     payloads = _read_all(packs, steps, len(out), check=check, streams=check)
@@ -230,7 +230,7 @@ def apply_actions(
 
 
 def _chunks(payloads: Sequence[Payload | _Streamed], start: int) -> list[_Chunk]:
-    """The encoded chunks of all payloads at byte ``start``, in buffers of ``_scratch``."""
+    """The encoded chunks of all payloads at byte ``start``, valid until this thread's next call."""
     _scratch.chunks.reset()
     return [(payload.chunk(start // CHUNK), payload.width) for payload in payloads]
 

@@ -3,10 +3,10 @@
 A plan is a list of actions. Each action decodes one *piece*: at most 32 MiB of an object. A piece
 that the caller did not request is deleted when no later action needs it.
 
-A *predicted* piece is computed by an optimizer's step from a base (the weights before the step) and
-inputs (moments, for example). Each chunk (1 MiB) of the piece needs only the chunks at the same
-offset of base and inputs. So a series of predicted versions is decoded chunk by chunk, with the
-needed chunks in the CPU cache.
+A *predicted* piece is stored as its difference from a prediction, which an optimizer's step
+computes from a base (the weights before the step) and inputs (moments, for example). Each chunk
+(1 MiB) of the piece needs only the chunks at the same offset of base and inputs. So a series of
+predicted versions is decoded chunk by chunk, with the needed chunks in the CPU cache.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _by_windows(
     parallel: bool,
     check: bool,
 ) -> None:
-    """Executes a part: on whole pieces, or on a few chunks at a time if memory is too small.
+    """Executes a part: on whole pieces if they fit into ``MOST_PIECES``, else on a few chunks at a
+    time.
 
     ``pieces``: the buffers of pieces that the caller or another part of the plan uses.
     """

@@ -3,9 +3,10 @@
 mvc stores tensors in pieces. A *payload* is the encoded bytes of a piece, and its *coding* lists
 the stages that encoded it, for example ``xor | planes | zstd:1``. The estimated time for a payload
 is the sum of a latency, the time to read the payload, and the time of each stage: ``a`` ns per raw
-byte and ``b`` ns per stored byte (``Stage.costs``). The constants were measured on an AMD EPYC.
-When mvc decides how to store a version, it always uses these constants, so that it stores the same
-bytes on every machine. Reports may use times measured on this machine (``calibrate``).
+byte and ``b`` ns per stored byte (``Stage.costs``). The constants are minimum CPU times that were
+measured on an AMD EPYC with zstandard 0.25. When mvc decides how to store a version, it always uses
+these constants, so that it stores the same bytes on every machine. Reports may use times measured
+on this machine (``calibrate``).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _PATCH: Costs = {1: (1.0, 0.0)}
 
 
 class Rates:
-    """Estimates for a machine on which stages take ``factor`` times as long as by the constants."""
+    """Estimates for a machine that decodes in ``factor`` times the time that the constants give."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._threads, self._factor = cpu_count(), factor
@@ -177,7 +178,7 @@ def calibrated(fs: FileSystem) -> Rates:
 
 
 def calibrate(fs: FileSystem) -> None:
-    """Measures how fast this machine decodes, and saves the factor for ``Rates``."""
+    """Measures how fast this machine decodes ``lossless``, and saves the factor for ``Rates``."""
     random = np.random.default_rng(0)
     old = random.standard_normal(CHUNK // 4, np.float32)
     new = old + random.standard_normal(len(old), np.float32) / 10_000
@@ -239,7 +240,7 @@ def width_of(spec: TensorSpec | None) -> int:
 def costs_of(text: str) -> list[Costs]:
     """The decoding costs of a coding: of its prediction or patch, and of each stage.
 
-    Stages that cannot be parsed are left out.
+    If the pipeline of the coding cannot be parsed, its stages are left out.
     """
     coding = Coding(text)
     if coding.transform == "patch":

@@ -161,7 +161,7 @@ class Recovery:
         return out
 
     def require(self, id_: bytes, spec: TensorSpec) -> None:
-        """Raises DamagedData unless every piece of an object is stored.
+        """Raises DamagedData unless every piece of an object of several pieces is stored.
 
         Call it before you allocate memory for a large object, because a forged manifest may claim
         any size.
@@ -265,7 +265,7 @@ class Recovery:
         """Executes a plan. If ``by_products`` is in use, adds the inputs of predictions to it."""
         match piece_plan.actions:
             case [Action(base=bytes(), inputs=()) as only] if only.by_chunks and only.id in outs:
-                # A single path without predictions: apply its deltas to the buffer in ``outs``.
+                # A single path from a provided object: apply its deltas to the buffer in ``outs``.
                 self._begin(only.base, piece_plan.start, outs[only.id])
                 self._walker.walk(only.steps, outs[only.id], parallel=parallel, check=check)
                 return

@@ -73,8 +73,8 @@ class StoredBase(Struct):
         """The complete piece of the base at ``start``.
 
         After the last piece, checks the hash of the base, because a delta from wrong bytes would be
-        useless. If the hash is wrong, raises DamagedData if the base has only one piece, otherwise
-        EncodingFailed.
+        useless. If the hash is wrong, raises EncodingFailed if earlier pieces of the base were used
+        already, otherwise DamagedData.
         """
         out = self.room(start)
         source = self.recovery if self.spec.nbytes <= SHORT else None

@@ -230,7 +230,8 @@ class ContentWriter:
                     )
             elif last is not None and member.base.id == id_ and member.data is not None:
                 last.unchanged(name, id_, member.spec, member.data)
-            # Bytes in the caller's memory are hashed again later, to detect changes by the caller.
+            # Contents and inputs of predictions in the caller's memory are hashed again later, to
+            # detect changes by the caller.
             if member.borrowed and (member.wanted or is_read):
                 storing.borrow(i, id_, is_copied=member.next_base is not None)
             self._note(storing, i, id_)
@@ -251,7 +252,7 @@ class ContentWriter:
                 self._make_unit_room(members, length)
             steps = None if start else first
             if rules is not None and start:
-                with suppress(DamagedData):  # if the base is damaged, nothing is predicted
+                with suppress(DamagedData):  # if a base is damaged, these are not predicted
                     steps = self._steps(members, start)
             for name in put_order(members, rules):
                 member = members[name]

@@ -2,7 +2,8 @@
 
 A delta is stored if the delta is at least a tenth smaller than a full record of the piece, and if
 the chain is short enough. A *chain* is a full record and the deltas that are decoded after the full
-record to recover an object. The policy limits the length and the stored bytes of a chain.
+record to recover an object. As in Mercurial, the policy limits the length and the stored bytes of a
+chain.
 
 Sizes are estimated on samples. To save time, the full record is assumed to be as large as the full
 record at the beginning of the chain, because weights of one model compress alike. A *coding* is a
@@ -31,7 +32,7 @@ _AGAIN = 4  # after so many deltas, the size of a full record is estimated on a 
 _SAMPLE = 64 << 10
 _SAMPLED = 256 << 10  # bytes; in larger contents of dtype raw, only the changed part is sampled
 _TINY = 4096
-_ERROR = 1.005  # factor for estimates of pipelines with ``blocks``: these estimates are less exact
+_ERROR = 1.005  # pipelines with ``blocks`` must save more than this error of estimates
 
 
 class Policy(Struct, frozen=True):

@@ -39,7 +39,8 @@ RUN = 32
 """Maximum length of a *run*: consecutive versions that mvc predicts from the optimizer's steps.
 
 The version after a run is stored as a plain delta, which takes three to five times the bytes of a
-predicted version. To recover the last version of a run, mvc decodes all versions of the run.
+predicted version. So it adds about a tenth to the bytes of 32 predicted versions. To recover the
+last version of a run, mvc decodes all versions of the run.
 """
 
 

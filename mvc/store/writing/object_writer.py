@@ -110,7 +110,8 @@ class _Room(Struct):
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
-    ``policy`` says how objects are stored.
+    ``policy`` says how objects are stored. Memory from ``allocate``, and memory of recovered bases,
+    is in use until the pieces in it are encoded.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class ObjectWriter:
         """Whether a content must be written.
 
         True if the content is new. In a reset point (a version that is stored in full), also true
-        if the content is stored only as a delta.
+        if a piece of the content has no undamaged full record.
         """
         if not self.holds(id_):
             return True
@@ -289,8 +290,8 @@ class ObjectWriter:
     ) -> None:
         """Adds a complete content. ``source`` recovers the content and its base.
 
-        ``base``: the id and spec of the base.
-        Raises DamagedData if the bytes of the content do not match its hash.
+        ``base``: the id and spec of the base. Raises DamagedData if the bytes of the content do not
+        match its hash.
         """
         under = None
         if base is not None:

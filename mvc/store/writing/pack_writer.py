@@ -27,7 +27,7 @@ _TRIES = 64
 
 
 class _LockedPack(NamedTuple):
-    """A pack that this writer has locked. ``start``: its committed end when it was locked."""
+    """A pack that this writer has locked. ``start``: where its first new record begins."""
 
     lock: FileLock
     file: WriteFile
@@ -76,7 +76,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         self._number = 0
         self._start = 0
         self._created = False
-        self._durable = False  # true after ``sync``
+        self._durable = False  # true after ``sync``, when an entry may name the records
         self.created: list[int] = []
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -134,9 +134,10 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             pack.lock.release()
 
     def _remove_appended(self) -> None:
-        """Removes the appended records, which no journal entry names yet.
+        """Removes the appended records. No entry names them, because they are not durable.
 
-        If the removal fails, the next writer of the pack removes the records.
+        The packs are locked, so no other writer has appended bytes. If the removal fails,
+        the next writer of the pack removes the records.
         """
         for pack in self._locked:
             with suppress(MvcError, MemoryError):

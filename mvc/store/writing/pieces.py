@@ -91,7 +91,7 @@ class Waiting(Struct, kw_only=True):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether all chunks are encoded."""
+        """Whether all chunks were encoded directly, not by another thread."""
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
@@ -156,7 +156,7 @@ def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
 
 
 def copy_to_next_base(piece: Waiting) -> None:
-    """Copies the raw bytes of an encoded piece to its ``next_base``, and then releases them."""
+    """Copies the raw bytes of an encoded piece to its ``next_base``, if any, and releases them."""
     if piece.next_base is not None and not piece.copied:
         piece.next_base.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
         piece.copied = True
@@ -188,8 +188,8 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
 def report_chain(piece: Waiting, sequence: int, stored: int) -> None:
     """Reports the chain of a piece to its ``next_base``, if any.
 
-    ``sequence``: number of the operation that writes the piece. ``stored``: number of encoded bytes
-    of the piece.
+    ``sequence``: number of the operation that will publish the piece. ``stored``: number of encoded
+    bytes of the piece.
     """
     if piece.next_base is not None:
         depth, under = (

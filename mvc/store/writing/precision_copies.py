@@ -1,8 +1,8 @@
 """Finds tensors of a commit that are copies of another tensor in lower precision.
 
-An example is a bf16 copy of an fp32 tensor, its *master*. The copy must equal the rounded master.
-The copy is stored as a delta from the rounded master. This delta is all zeros and takes almost no
-space.
+An example is a bf16 copy of an fp32 tensor, its *master*. The copy is stored as a delta from the
+rounded master. If the copy equals the rounded master, this delta is all zeros and takes almost no
+space. To find the master, only the first elements are compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Master(Struct, frozen=True):
     content: int
 
     def chain(self, start: int) -> tuple[Link, ...]:  # noqa: ARG002
-        """Empty, because no stored object must be decoded to get the master."""
+        """Empty: the master is stored by this commit, so its chain is not known yet."""
         return ()
 
     def piece(self, start: int) -> memoryview:

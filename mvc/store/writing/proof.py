@@ -1,8 +1,8 @@
 """Verifies records before they are published: decodes them with the code that readers use.
 
 A record is a header and encoded objects, such as tensors. Before a journal entry names a record,
-the whole record is decoded and compared with the original bytes. So a fault of an encoder or of the
-memory does not reach the repository. There are two exceptions:
+the whole record is decoded and compared with the original bytes, whose hashes are known. So a fault
+of an encoder or of the memory does not reach the repository. There are two exceptions:
 
 - If an operation stores more than ``ALWAYS`` bytes, only a sample of the later zstd chunks is
   decoded: the first chunk of every kind, and one chunk in 32. To decode every chunk would take a
@@ -78,7 +78,7 @@ class Sampling:
         """Verifies that a chunk decodes to ``new``.
 
         If the coding was added after the format's first version, also undoes the delta, and
-        compares the result with ``base``.
+        compares the result with ``base``. For older codings, undoing is exact for any bytes.
         """
         later, shape = bool(pipeline.features), encoded[0]
         costly = not later and pipeline.method is not None and shape in (CODED, ELIDED)

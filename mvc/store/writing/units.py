@@ -3,7 +3,8 @@
 If a version is one optimizer step after the previous version, the optimizer's formula can predict
 the tensors of the unit (``mvc.codecs.optim``). Then only the difference from the prediction is
 stored. A *rule* is the formula for one tensor. A tensor without a rule is stored as a plain delta,
-without a prediction. Smaller units use the rules of the largest unit if these rules fit.
+without a prediction. Of units with equal hyperparameters, smaller units use the rules of the
+largest unit if these rules fit.
 
 A *run* is a sequence of consecutive predicted versions. Every tensor in a run is a delta from the
 previous version. So recovery goes through a run step by step, with the tensors of one step in
@@ -48,7 +49,7 @@ _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are 
 _SHORT = 256  # a tensor with fewer bytes must satisfy ``_MOST_NAMED``, too
 _MOST_NAMED = 0.5  # limit of header bytes that name the inputs of a tensor, per byte of the tensor
 _GRADED = 4096  # a tensor with at least this many bytes uses the graded form of its rule
-_AS_GOOD = 0.5  # a rule fits another unit if it predicts half as many elements exactly there
+_AS_GOOD = 0.5  # a rule fits another unit with at least half its share of exact predictions
 
 
 class UnitMember(Struct):

@@ -88,8 +88,8 @@ def bound_moments(recorded: Any) -> None:
     """Increases Adam's second moments v that are too small for the first moments m.
 
     A lossy pipeline approximates m and v separately. If it makes a v zero but not the m, Adam's
-    next step is m / eps, which is huge. Exact moments satisfy m * m <= c * v, where c follows from
-    the betas (Cauchy-Schwarz). So v is increased to m * m / c.
+    next step is m / eps, which is huge. With constant betas, exact moments satisfy m * m <= c * v,
+    where c follows from the betas (Cauchy-Schwarz). So v is increased to m * m / c.
     """
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("groups"), list):
         return

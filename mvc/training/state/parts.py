@@ -2,7 +2,8 @@
 
 A commit stores the state of the model as one file, such as ``model.safetensors``, which can be
 deployed. It stores the rest (optimizer, scheduler, random generators) as a second file,
-``model.training.safetensors``.
+``model.training.safetensors``. This file contains the Merkle root (a hash of all tensors) of the
+first file, so that both files are known to belong together.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PRODUCTION = "mvc.training.lossy.production/1"
 
 This training state has fields that other training states lack. ``weights``: the training weights,
 or None. ``pipeline``: the pipeline that computed the production weights. ``of``: the schema of all
-other fields.
+other fields. Code that does not know this schema must not resume.
 """
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
 PREFIXES = ("_orig_mod.", "module.")
