@@ -7,7 +7,7 @@ renamed, one after another.
 If the process is killed, the next mvc process calls ``finish_interrupted``. If all temporary files
 are complete, this function does the remaining renames. Otherwise, it deletes the temporary files.
 Of the temporary files, it opens and deletes only regular files of this user that fit the plan.
-Callers use ``one_at_a_time``, so that two replacements of the same path never run at the same time.
+Checkouts use ``one_at_a_time``, so that two checkouts to the same path never run at the same time.
 
 Without disk space or permission to write a plan, files are replaced without a plan. Then an
 interrupted replacement cannot be completed.
