@@ -1,5 +1,5 @@
 """Splits model files and Python states into tensors and other bytes, and reassembles them.
 
-mvc runs no code of a file, and creates no objects of classes that a file names. If no parser
-understands a file, the file is stored as bytes, without tensors. So every file can be versioned.
+mvc runs no code of a file, and imports no module that a file names. If no parser understands a
+file, the file is stored as bytes, without tensors. So every file can be versioned.
 """

@@ -21,8 +21,8 @@ from mvc.types import Counted, Progress
 def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -> FileEntry:
     """The manifest entry that a commit of this file would have. Sets ``parsed.ids``.
 
-    ``progress`` counts hashed bytes. Needs memory for 32 MiB, or for one storage that several
-    tensors share.
+    ``progress`` counts hashed bytes. Needs memory for 32 MiB, or for one storage to which views
+    refer.
     """
     sizes = [content.spec.nbytes for content in parsed.contents]
     buffer = np.empty(min(PIECE, max(sizes, default=0)), np.uint8).data

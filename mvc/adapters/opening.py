@@ -25,9 +25,9 @@ _GRAPHS = 8  # at most so many ONNX graphs are read from a folder
 def parse(source: Source, name: str, *, unless: Callable[[], bool] = lambda: False) -> StateFile:
     """Parses a file, whose first bytes show the format. A file of unknown format has no tensors.
 
-    If the file has no tensors, but seems to be a truncated model file, calls ``unless``. If the
-    result is false, raises BadModelFile. ``name``: the name for messages. The suffix of ``name``
-    shows the expected format.
+    If the file has no tensors, but seems to be a truncated or wrong model file (``suspicion``),
+    calls ``unless``. If the result is false, raises BadModelFile. ``name``: the name for messages.
+    The suffix of ``name`` shows the expected format.
     """
     return _checked(parse_file(source, name), source, name, unless)
 
@@ -59,8 +59,8 @@ def open_file(
 ) -> Iterator[StateFile]:
     """Opens and parses a file. Raises SourceChanged at the end if the file was modified meanwhile.
 
-    ``strict``: raise BadModelFile for a truncated model file, as ``parse`` does. Otherwise such a
-    file has no tensors. ``like``: see ``parse_beside``.
+    ``strict``: raise BadModelFile for a truncated or wrong model file, as ``parse`` does with
+    ``unless``. Otherwise such a file has no tensors. ``like``: see ``parse_beside``.
     """
     with fs.open_read(path) as file:
         identity_before = file.identity()
@@ -85,7 +85,8 @@ def parse_beside(
 
     If the format is unknown, the file may have the external data of an ONNX graph. Then the graph
     names the file's tensors. ``like``: a stored file. If the two files have the same bytes, the
-    result has the tensors of ``like``, even if the graph was changed meanwhile.
+    result has the tensors of ``like``, even if the graph was changed meanwhile. For external data,
+    the same size suffices.
     """
     parsed = parse_file(file, name, like)
     if parsed.format == "opaque":

@@ -126,7 +126,7 @@ class ParsedFile(ABC):
     ids: Sequence[BlobId] | None = None
     """Ids of the contents, if they were hashed and not modified since."""
     stored: Mapping[int, BlobId] = MappingProxyType({})
-    """For contents that are stored already: maps the content's index to its id."""
+    """For contents that are stored already, and need not be read: maps the index to the id."""
     steps: Mapping[int, StepFrom] | None = None
     """For contents that are stored as a tensor plus a lossy step: maps the content's index to the
     step.

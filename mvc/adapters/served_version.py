@@ -60,7 +60,7 @@ class ServedVersion(Struct, frozen=True):
 
 
 def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
-    """The consecutive parts of the file. If possible, the tensors are not copied."""
+    """The consecutive parts of the file. If possible, the parts share the memory of the tensors."""
     parsed = from_state(version.state)
     header = safetensors_header(parsed.skeleton(), "version")
     facts = header["__metadata__"]

@@ -30,8 +30,8 @@ Specs: TypeAlias = Mapping[str, TensorSpec]
 class FileArrays(Struct, frozen=True):
     """Tensors of a file as arrays. ``arrays``: maps the name of a tensor to its array.
 
-    If numpy does not have the dtype of a tensor (bfloat16), the array has unsigned integers, and
-    ``dtypes`` maps the tensor's name to the dtype. ``contents``: maps the tensor's name to the
+    If numpy does not have the dtype of a tensor, such as bfloat16, the array has unsigned integers,
+    and ``dtypes`` maps the tensor's name to the dtype. ``contents``: maps the tensor's name to the
     number of its content. The contents of a file are its separately stored parts.
     """
 
@@ -152,7 +152,7 @@ class StateFile:
 
     @property
     def in_memory(self) -> bool:
-        """Whether tensors of the file are in memory, and no tensor is stored as a lossy delta."""
+        """Whether tensors are in memory. Always False after ``with_arrays`` and ``reduced``."""
         borrowed = (self.parsed.borrow(i) is not None for i in range(len(self.parsed.contents)))
         return self.parsed.steps is None and any(borrowed)
 

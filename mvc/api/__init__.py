@@ -1,6 +1,6 @@
 """The Python API for repositories: ``Repository``, and the types of its arguments and results.
 
-Each method of ``Repository`` resolves its arguments, and calls one function of another package. A
+Most methods of ``Repository`` resolve their arguments, and call one function of another package. A
 name of this package is imported from its module on first use.
 """
 

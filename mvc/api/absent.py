@@ -1,7 +1,8 @@
 """Fetches absent states, which were forgotten by a retention rule or were never fetched.
 
-The methods of ``Repository`` that read states call ``with_states``. All other methods, such as
-``history``, fetch nothing.
+The methods of ``Repository`` that read states call ``with_states`` or ``fetch_absent``. Functions
+of other packages that read states raise StateForgotten instead. So a method that needs no state,
+such as ``history``, fetches nothing.
 """
 
 from __future__ import annotations

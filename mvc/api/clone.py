@@ -29,8 +29,9 @@ def clone(
     ``folder``: by default the last part of the URL. ``branch``: the branch to check out.
     ``states``: the versions whose states are copied (``all``, ``none``, ``live``, ``last:N``).
     ``options``: fields of ``Remote``, for the remote ``origin`` of the copy. With the option
-    ``lazy=True``, a state that was not copied is fetched when it is used. Raises RemoteUnreachable,
-    RemoteRefused; WouldOverwrite if the folder is not empty.
+    ``lazy=True``, a state that was not copied is fetched when it is used. After a crash, the same
+    call continues the copy. Raises RemoteUnreachable, RemoteRefused; WouldOverwrite if the folder
+    is not empty.
     """
     chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
     destination = None if folder is None else Path(folder)
@@ -50,8 +51,8 @@ def visit(
     """A temporary copy of a remote repository, for reading: ``with mvc.visit(URL) as repo``.
 
     Copies the history into a temporary folder, which is deleted at the end of the block. States are
-    fetched when they are used. ``nodes``: fetch the reports of nodes (serving machines), too.
-    ``options``: fields of ``Remote``. Raises the errors of ``clone``.
+    fetched and verified when they are used. ``nodes``: fetch the reports of nodes (serving
+    machines), too. ``options``: fields of ``Remote``. Raises the errors of ``clone``.
     """
     with FileSystem().temporary_folder() as folder:
         options |= {"lazy": True, "nodes": nodes}

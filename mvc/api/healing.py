@@ -33,7 +33,7 @@ def heal(
     ``path``: the folder of the repository, or a folder inside that folder. First repairs the
     journal (the log of all operations) and the file ``format`` (the format's version). Then
     rebuilds the index if ``rebuild``, and calls ``Storage.repair``. ``other``: a repository or a
-    copy of a ``.mvc`` folder, from which damaged parts are copied. Raises NotARepository,
+    copy of a ``.mvc`` folder, with intact copies of damaged parts. Raises NotARepository,
     UnsupportedFormat, and DamagedData if mvc cannot determine which data is lost.
     """
     files, folder = FileSystem(), _folder(path)

@@ -21,7 +21,9 @@ from mvc.times import datetime_of, nearest
 CLOCK_MS = 10_000
 """A node's clock counts as wrong if the difference is larger than this number of milliseconds."""
 SILENT_NS = 600 * 10**9
-"""A node without the live version is silent if it has sent no report for this time."""
+"""A node without the live version is silent if this time has passed since its newest report, and
+since this version went live.
+"""
 _FARTHEST = 1000  # how many deployments of a target are searched for a node's version
 
 
@@ -32,7 +34,7 @@ class NodeStatus(Struct, frozen=True):
     ``reported_ns``: when the report arrived (by the remote's clock). ``ahead_ms``: how far the
     node's clock was ahead of the remote's clock; None if unknown. ``live``: the live version of the
     target, or None. ``live_ns``: when ``live`` went live, or None. ``behind``: how many deployments
-    of the target followed that of ``commit``; None if more than 1,000.
+    of the target followed that of ``commit``; None if that is not among the newest 1,000.
     """
 
     node: str
@@ -119,5 +121,5 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
 
 
 def _natural(name: str) -> tuple[int, str]:
-    """Sort key: names with letters first, then numeric names by value (9 before 10)."""
+    """Sort key: numeric names by value (9 before 10), after all other names."""
     return int(name) if name.isascii() and name.isdecimal() else -1, name

@@ -125,8 +125,8 @@ class Remotes(Generic[_R]):
         """Calls ``act`` with the repository of a remote in a folder or bucket.
 
         If another process changes the bucket while ``act`` runs, ``act`` runs again. ``changes``:
-        pass False if ``act`` only reads. Raises RemoteRefused if the remote is neither a folder nor
-        a bucket.
+        pass False if ``act`` only reads. Then nothing is written to a bucket. Raises RemoteRefused
+        if the remote is neither a folder nor a bucket: only its owner can maintain it.
         """
         remote = self.find(name)
         if (folder := self.folder(name)) is not None:

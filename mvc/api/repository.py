@@ -121,9 +121,9 @@ class Repository(Closing, Unpicklable):
         """Creates an empty repository in a folder and opens it. Creates a missing folder.
 
         ``bare``: the repository has no working files and serves as a remote. ``shared``: ``group``
-        permits the Unix group to write files in ``.mvc``. ``all`` permits this, too, and permits
-        all other users to read the files. ``config``: as for ``open``, but called with None,
-        because no settings file exists yet. Raises AlreadyARepository, DubiousOwnership,
+        permits the Unix group to write files in ``.mvc``, whatever the umask. ``all`` permits this,
+        too, and permits all other users to read the files. ``config``: as for ``open``, but called
+        with None, because no settings file exists yet. Raises AlreadyARepository, DubiousOwnership,
         InvalidName, InvalidConfig.
         """
         from mvc.io.replacement import removing_if_failed
@@ -239,7 +239,7 @@ class Repository(Closing, Unpicklable):
         return self._store.snapshot.gaps
 
     def close(self) -> None:
-        """Closes all files and frees memory."""
+        """Closes all files and frees memory. Operations that have returned are durable already."""
         with ExitStack() as after:
             after.callback(self._store.close)
             after.callback(self._recent.caches.clear)
@@ -297,12 +297,13 @@ class Repository(Closing, Unpicklable):
         files. ``options``: rarely used arguments.
 
         ``pipeline``: the text of a pipeline, or ``Requirements`` by which mvc chooses a pipeline.
-        By default, the setting ``commit.pipeline`` selects the pipeline. A lossy pipeline changes
-        the state at ``path``, or the files, so that the delta from the branch's newest version
-        becomes small. The changed weights (production weights) are stored, and the result has them
-        in ``state``. The files in ``states`` remain exact. If a stage of the pipeline needs the
-        loss, it reads the metric ``loss``. The pipeline ``lc`` stores an approximation of the state
-        (docs/lc.md), and leaves files on disk unchanged.
+        By default, the setting ``commit.pipeline`` selects the pipeline, without lossy stages
+        (except for a pipeline such as ``lc``, or if ``files`` has ``output`` or ``in_place``). A
+        lossy pipeline changes the state at ``path``, or the files, so that the delta from the
+        branch's newest version becomes small. The changed weights (production weights) are stored,
+        and the result has them in ``state``. The files in ``states`` remain exact. If a stage of
+        the pipeline needs the loss, it reads the metric ``loss``. A pipeline such as ``lc`` stores
+        an approximation of the state (docs/lc.md), and leaves files on disk unchanged.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
         CannotRecord or BadModelFile if the input is invalid. Raises SourceChanged if a file or
@@ -861,8 +862,9 @@ class Repository(Closing, Unpicklable):
     def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
         """All versions that were live on a target at any time from ``since`` to ``until``.
 
-        Without ``target``, the versions of all targets. The result is sorted by target, then by
-        time. Raises UnknownTarget; WrongUsage if ``until`` is before ``since``.
+        Both ends are inclusive. Without ``target``, the versions of all targets. The result is
+        sorted by target, then by time. Raises UnknownTarget; WrongUsage if ``until`` is before
+        ``since``.
         """
         return live.live_between(self._store.fresh(), self.time(since), self.time(until), target)
 
@@ -930,11 +932,13 @@ class Repository(Closing, Unpicklable):
     ) -> RecordingNotice:
         """A ``with`` block in which a training records versions on a branch.
 
-        ``branch``: by default the current branch. Other trainings cannot record on the branch.
-        Commits with the result of this method as ``CommitOptions.recording`` are deployed to
-        ``target``, until another user deploys to ``target`` or protects ``target``. ``alone``: no
-        other training can deploy to ``target``. ``new_branch``: the branch need not exist. Raises
-        UnknownRevision, TargetProtected; Busy if another training has the branch or the target.
+        ``branch``: by default the current branch. Other trainings cannot record on the branch, and
+        other processes see that a training records. Commits with the result of this method as
+        ``CommitOptions.recording`` are deployed to ``target``, until another user deploys to
+        ``target`` or protects ``target``. ``alone``: no other training can deploy to ``target``.
+        ``new_branch``: the branch need not exist. Raises UnknownRevision, TargetProtected; Busy if
+        another training records on the branch, or deploys to ``target`` and one of the two is
+        ``alone``.
         """
         at = lookup_refs.tip(self._store.fresh(), branch, new=new_branch)
         return lazy.protection.RecordingNotice(

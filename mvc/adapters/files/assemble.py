@@ -1,9 +1,9 @@
 """Writes a model file from its stored parts, at a checkout.
 
 mvc stores a model file in parts. The *contents* are the ranges of the file with tensors, and the
-*skeleton* is all other bytes. CRC-32 checksums of zip files are not stored, but computed from the
-written bytes. Only one piece of a content is in memory at a time. A ``FileEntry`` has the positions
-of all parts. The positions are checked, because a repository may be damaged.
+*skeleton* is all other bytes. Correct CRC-32 checksums of zip files are not stored, but computed
+from the written bytes. Only one piece of a content is in memory at a time. A ``FileEntry`` has the
+positions of all parts. The positions are checked, because a repository may be damaged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def assemble(
 
     ``content(i, length)`` yields ``length`` bytes: content i and the contents that ``joined`` adds
     to it, in pieces of any size. Contents are written in file order, then the skeleton. Raises
-    DamagedData if a length or position in ``entry`` is wrong.
+    DamagedData if a content or the skeleton does not have the length in ``entry``, or if a position
+    in ``entry`` is wrong.
     """
     if len(skeleton) != entry.skeleton_size:
         raise DamagedData(f"the skeleton of {entry.path} has a wrong length")

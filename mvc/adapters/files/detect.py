@@ -72,7 +72,11 @@ def parse_file(source: Source, name: str, like: FileEntry | None = None) -> Pars
 
 
 def parse_as(like: FileEntry, source: Source, name: str) -> SourceFile:
-    """Divides the file ``source`` at the same positions as the stored file ``like``."""
+    """Divides the file ``source`` at the same positions as the stored file ``like``.
+
+    The two files must have the same size. If all hashes are equal, too, the two files are equal.
+    Raises BadModelFile, InvalidName, SourceChanged.
+    """
     checks = find_checks(source, name, read_members(source, name)) if like.checks else ()
     contents = tuple(ParsedContent(c.offset, c.spec) for c in like.contents)
     tensors = tuple(ParsedTensor(t.key, t.spec, t.content, view=t.view) for t in like.tensors)

@@ -5,7 +5,7 @@ tensor. If a dataset is stored in chunks, each series of adjacent chunks becomes
 that are compressed, or so small that they are stored in a header, do not become tensors.
 
 The library h5py finds the positions of the datasets. It runs in a separate process
-(``hdf5_child``). h5py is needed to commit a file, but not to check out a file.
+(``hdf5_child``). Without h5py, a new file is stored without tensors. A checkout needs no h5py.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ Message: TypeAlias = Read | DatasetPlaces
 def parse_hdf5(source: Source, name: str) -> FileParts:
     """The tensors of a file. The name of a tensor is the path of its dataset in the file.
 
-    If a dataset has several series of adjacent chunks, the name of each tensor ends in ``#NUMBER``.
-    Raises BadModelFile, NotInstalled.
+    The name of a series of chunks ends in ``#NUMBER``, unless the series is a whole dataset. Raises
+    BadModelFile, NotInstalled.
     """
     size = source.size()
     return FileParts("hdf5", *laid_out(query_h5py(source, name, 0, size), name, 0, size))
@@ -117,7 +117,7 @@ def query_h5py(source: Source, name: str, start: int, size: int) -> list[Dataset
     """The tensors that h5py finds in the HDF5 file in the ``size`` bytes at ``start``.
 
     Raises NotInstalled and BadModelFile. Always raises BadModelFile for a file of a stored version
-    (``StoredSource``), because the version may come from an attacker.
+    (``StoredSource``), because an attacker's version could have many files that keep h5py busy.
     """
     if find_spec("h5py") is None:
         raise NotInstalled("reading an HDF5 file needs h5py", hint=how_to_install("hdf5"))

@@ -61,7 +61,7 @@ def main(pipe: Connection[Any, Any], size: int) -> None:
 
 
 def _add(places: list[DatasetPlace], key: str, data: Any) -> None:
-    """Adds the positions of a dataset if its bytes are in this file and not compressed."""
+    """Adds the positions of a dataset if its bytes are in this file, not changed by a filter."""
     if not isinstance(data, h5py.Dataset):
         return
     settings = data.id.get_create_plist()

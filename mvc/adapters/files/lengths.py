@@ -1,8 +1,8 @@
 """Checks whether a model file is truncated. There is one function for each file format.
 
 Most formats state the length of the file, or the lengths of its parts. Each function raises
-BadModelFile for a truncated file, ValueError if the file does not have the format, and LookupError
-if the file is too large or too complex to check.
+BadModelFile for a truncated file, ValueError or struct.error if the file does not have the format,
+and LookupError if the file is too large to check, or has parts that mvc does not know.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def check_dcp(file: FileCursor) -> None:
 def check_npy(file: FileCursor) -> None:
     """The header of a numpy file is a Python literal with the shape and the dtype.
 
-    Regular expressions find shape and dtype, so that the header is not evaluated.
+    Regular expressions find shape and dtype, so that the header is not evaluated. Fields that they
+    do not match do not change the expected length.
     """
     file.skip(len(MAGIC))
     version = file.number(2)

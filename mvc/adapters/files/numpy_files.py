@@ -59,7 +59,7 @@ def parse_npz(source: Source, name: str, members: tuple[ZipMember, ...]) -> File
 def _array(source: Source, start: int, size: int, name: str) -> tuple[int, TensorSpec]:
     """Reads the header at ``start``. Returns the position, dtype and shape of the numbers.
 
-    ``size``: the number of bytes of header and numbers.
+    ``size``: the number of bytes of header and numbers. Raises BadModelFile.
     """
     head = source.read(start, min(size, 12))
     version = head[6:8]

@@ -88,10 +88,11 @@ def parse_onnx(source: Source, name: str) -> FileParts:
 
 
 def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
-    """The layout of a file of ``size`` bytes. Leaves out tensors that overlap earlier tensors.
+    """The layout of a file of ``size`` bytes.
 
-    If several tensors have the same name, such as tensors of two subgraphs, only the first gets the
-    name. The others have no name.
+    Leaves out tensors that overlap earlier tensors, or that are outside the file. If several
+    tensors have the same name, such as tensors of two subgraphs, only the first gets the name. The
+    others have no name.
     """
     contents, named, end = list[ParsedContent](), dict[str, ParsedTensor](), 0
     placed = [
@@ -199,7 +200,8 @@ def _tensor(fields: dict[str, Any]) -> GraphTensor:
 def _spec(fields: dict[str, Any], size: int) -> TensorSpec | None:
     """The dtype and shape of a tensor. ``size``: the number of its bytes, or -1 if unknown.
 
-    If dtype or shape is unknown, or contradicts the size, the result is uint8 and one dimension.
+    If dtype or shape is unknown, or contradicts the size, the result is uint8 and one dimension. If
+    the size is unknown, too, the result is None.
     """
     with suppress(KeyError, DamagedData):
         spec = shared_spec(_DTYPES[fields["dtype"]], tuple(fields["shape"]))

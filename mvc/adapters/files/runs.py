@@ -25,7 +25,7 @@ _SAMPLE, _BETWEEN = 512, 4096
 _UNIT, _UNITS = 8192, 1 << 12  # minimum bytes between samples; maximum number of samples
 _RUN = 3  # minimum number of samples in a run
 _PERIOD = 8  # bytes of the widest float
-_NEAR = 11  # maximum difference of similar bytes, without the sign bit
+_NEAR = 11  # maximum difference of similar bytes, without the sign bit; for float16, a factor of 8
 # The number of similar pairs of bytes among 64 pairs: by chance, the spread of this number, and the
 # minimum for exponents.
 _CHANCE, _SPREAD, _LEAST = 11.5, 6.5, 26

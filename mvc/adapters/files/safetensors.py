@@ -1,7 +1,7 @@
 """Parses safetensors files, and writes their headers.
 
-A file has the length of its header in 8 bytes, a JSON header, and contiguous tensors. The parser is
-stricter than the reference reader: the header must name each tensor only once, and the tensors must
+A file has the length of its header in 8 bytes, a JSON header, and contiguous tensors. The header
+must name each tensor only once (the reference reader accepts duplicate names), and the tensors must
 fill the rest of the file without gaps. Format:
 https://github.com/huggingface/safetensors ("Format").
 """

@@ -1,7 +1,8 @@
 """Detects incomplete and wrong files, such as a truncated checkpoint or a server's error page.
 
 Such a file has the name or the first bytes of a model file, but no parser of mvc understands it. It
-can be committed, because mvc versions any bytes. But it must not go live by accident.
+must not go live by accident. So a commit refuses the file, unless the user passes ``--opaque``, or
+HEAD has such a file at the same path.
 """
 
 from __future__ import annotations

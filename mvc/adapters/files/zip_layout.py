@@ -172,7 +172,8 @@ def find_checks(source: Source, name: str, members: Iterable[ZipMember]) -> tupl
     """The CRC-32 fields whose value is correct.
 
     mvc does not store these values, because a checkout computes them. All other bytes of the
-    archive's structure, including fields with a wrong value, are stored unchanged.
+    archive's structure, including fields with a wrong value, are stored unchanged. Reads all bytes
+    of the uncompressed ``members``.
     """
     buffer = memoryview(bytearray(CHUNK))
     checks = []

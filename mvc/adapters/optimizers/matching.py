@@ -61,8 +61,8 @@ def expected(
 ) -> Expected | None:
     """The change of weights that the states after (``new``) and before (``old``) a step predict.
 
-    ``values``: the hyperparameters of the parameter's group. Returns None if the states predict
-    nothing.
+    ``values``: the hyperparameters of the parameter's group. Uses the first moments of both states,
+    because the gradient is a mixture of them. Returns None if the states predict nothing.
     """
     first = next((name for name in _FIRST if name in new), None)
     second = next((name for name in _SECOND if name in new), None)

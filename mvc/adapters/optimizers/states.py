@@ -92,7 +92,7 @@ class Weight(NamedTuple):
 
 
 class FileState(Struct, frozen=True):
-    """The optimizers and weights in a file. ``step``: the recorded number of the training step.
+    """The optimizers and weights in a file. ``step``: the recorded number of the step, or None.
 
     ``weights``: for each mapping or list with weights, a tuple of these weights, in order.
     ``ordered``: whether the file stores mappings in the order of insertion.
@@ -202,7 +202,8 @@ def _optimizer(
 def _parameter(values: Any, scalars: Mapping[int, bytes]) -> Parameter | None:
     """The state of one parameter.
 
-    None if ``values`` has no tensors, tensors of different dtypes or shapes, or invalid scalars.
+    None if ``values`` has no tensors, a view, tensors of different dtypes or shapes, or invalid
+    scalars.
     """
     if not isinstance(values, Mapping):
         return None

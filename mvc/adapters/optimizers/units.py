@@ -81,7 +81,8 @@ class Step(Struct, frozen=True):
 def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
     """The steps between a version with the files ``new`` and the previous version (``old``).
 
-    A step is returned for each optimizer that is in both versions.
+    A step is returned for each optimizer that is in both versions, unless the recorded step numbers
+    are not consecutive.
     """
     before = {(f.path, optimizer.place): (f, optimizer) for f in old for optimizer in f.optimizers}
     newer, older = _by_key(new), _by_key(old)

@@ -101,8 +101,9 @@ def _shaped(spec: TensorSpec, library: str) -> Iterator[None]:
 def tensor_spec(tensor: torch.Tensor, place: str) -> TensorSpec:
     """The spec of a tensor.
 
-    Raises UnsupportedTensor unless the tensor is dense, on a real device and of a dtype that mvc
-    can store. ``place``: the tensor's name in the message.
+    Raises UnsupportedTensor for a tensor that is sparse, nested, quantized, without data, of a
+    subclass such as DTensor, or of a dtype that mvc cannot store. ``place``: the tensor's name in
+    the message.
     """
     import torch
 

@@ -1,9 +1,9 @@
 """Python states (nested dictionaries of torch tensors and numpy arrays) as virtual files.
 
 A virtual file has the layout of a safetensors file. A tensor's name consists of the tensor's keys
-in the nested dictionaries, joined with '.'. Tensors are sorted by descending item size. The
-nesting and all other values are JSON in ``__metadata__["mvc"]`` (``mvc.structure``). Every
-safetensors reader can read such a file, unless a tensor is complex32 or complex128. For these
+in the nested dictionaries, joined with '.'. Tensors are sorted by descending item size, for
+alignment. The nesting and all other values are JSON in ``__metadata__["mvc"]`` (``mvc.structure``).
+Every safetensors reader can read such a file, unless a tensor is complex32 or complex128. For these
 dtypes, mvc writes names that safetensors does not have: ``C32`` and ``C128``.
 
 Tied tensors have equal content under several names. Devices, the type ``Parameter``, and attributes
@@ -50,7 +50,10 @@ from mvc.names import check_key, printable
 from mvc.structure import Names, decode, encode
 
 Buffers = Callable[[int], Any]
-"""Takes the number of a content. Returns the bytes of this content, as a memoryview or array."""
+"""Takes the number of a content. Returns the bytes of this content, as a memoryview or array.
+
+If the bytes are writable, the result's tensors share their memory.
+"""
 
 
 class LazyTensor(Struct, frozen=True):
@@ -155,7 +158,7 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
     """A state as a virtual safetensors file. Contiguous arrays in memory are not copied.
 
     Raises UnsupportedTensor for a value that cannot be stored exactly, InvalidName for an invalid
-    name.
+    name, and WrongUsage if ``obj`` is not a mapping.
     """
     if not isinstance(obj, Mapping):
         raise WrongUsage(
@@ -223,8 +226,9 @@ def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
 
     The result is nested if the file stores a Python state, or is a torch file with a dictionary of
     plain data. Tensors of a state have the type (torch or numpy) with which they were committed.
-    Tensors of torch and safetensors files are torch tensors. If torch is not installed, all tensors
-    are numpy arrays. Strided views become contiguous. Raises DamagedData.
+    Tensors of files in the formats ``NUMPY`` are numpy arrays. All other tensors, and dtypes that
+    numpy lacks, are torch tensors. If torch is not installed, all tensors are numpy arrays. Strided
+    views become contiguous. Raises DamagedData, BadModelFile; NotInstalled if a dtype needs torch.
     """
     reader = _Reader(entry, content)
 
@@ -245,7 +249,7 @@ def nested_state(
     """The nested value of a state or torch file, and whether the value is a plain dictionary.
 
     ``leaf``: see ``decode_state``. For files of other formats, returns (None, False). Raises
-    DamagedData.
+    DamagedData, BadModelFile.
     """
     if file.format == "torch":
         from mvc.adapters.files.torch_files import nested
@@ -259,8 +263,9 @@ def nested_state(
 def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) -> Any:
     """The nested state of a file with this skeleton (the bytes outside of tensors).
 
-    ``leaf(tag, key)`` returns the array with the name ``key``. ``tag`` is torch, numpy or scalar.
-    ``path``: the file's path for messages. Raises DamagedData.
+    The state has the result of ``leaf(tag, key)`` in place of the array with the name ``key``.
+    ``tag`` is torch, numpy or scalar. ``path``: the file's path for messages. Raises DamagedData,
+    BadModelFile.
     """
     structure = safetensors_header(skeleton, path).get("__metadata__", {}).get("mvc")
     if structure is None:
