@@ -36,7 +36,7 @@ BUDGET = {
     "cli": 3_704,
     "codecs": 1_574,
     "distributed": 1_685,
-    "frameworks": 2_556,
+    "frameworks": 2_555,
     "importing": 412,
     "io": 1_599,
     "lossy": 2_118,

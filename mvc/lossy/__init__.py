@@ -18,7 +18,7 @@ from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.lossy.accuracy import Evaluate
-    from mvc.lossy.decisions import DriftStage, Dsed, Monitor
+    from mvc.lossy.decisions import DriftStage, Monitor, OnNewWeights
     from mvc.lossy.lc.payload import decode_steps, encode_steps
     from mvc.lossy.lc.quantise import quantise
     from mvc.lossy.lc.step import Addition
@@ -30,9 +30,9 @@ __all__ = [
     "Addition",
     "Arrays",
     "DriftStage",
-    "Dsed",
     "Evaluate",
     "Monitor",
+    "OnNewWeights",
     "Production",
     "Reducer",
     "TopKOfEach",
@@ -45,9 +45,9 @@ _IN = {
     "Addition": "mvc.lossy.lc.step",
     "Arrays": "mvc.lossy.reducer",
     "DriftStage": "mvc.lossy.decisions",
-    "Dsed": "mvc.lossy.decisions",
     "Evaluate": "mvc.lossy.accuracy",
     "Monitor": "mvc.lossy.decisions",
+    "OnNewWeights": "mvc.lossy.decisions",
     "Production": "mvc.lossy.production",
     "Reducer": "mvc.lossy.reducer",
     "TopKOfEach": "mvc.lossy.topk",

@@ -292,7 +292,11 @@ def test_versions_of_a_plain_recorder_are_others(
 
 # -- lossy pipelines -------------------------------------------------------------------------
 
-BY_DATA = {"vsol-0.1-slow": "dsed:0.01", "drift:adwin | xor | zstd:1": "drift:adwin"}
+BY_DATA = {
+    "vsol-0.1-slow": "dsed:0.01",
+    "drift:adwin | xor | zstd:1": "drift:adwin",
+    "frontier-1-guarded": "guard:0.01",
+}
 """Pipelines with a stage that asks for the batch."""
 
 

@@ -287,6 +287,14 @@ def test_decisions_see_the_batches(tmp_path: Path) -> None:
     assert trained.trace == whole.trace
 
 
+def test_guards_see_the_batches(tmp_path: Path) -> None:
+    judge = Judge()
+    recording = MVCCallback(existing(tmp_path), pipeline="frontier-1-guarded", evaluate=judge)
+    fit(recording, max_epochs=1)
+    assert (recording.report.failed, recording.report.durable) == (0, BATCHES)
+    assert judge.asked
+
+
 def test_drift_watches_the_batches(tmp_path: Path) -> None:
     need("river")
     watched: list[Any] = []

@@ -16,7 +16,7 @@ from mvc.api import Repository
 from mvc.errors import WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, RepositoryArgument
 from mvc.ids import CommitId
-from mvc.lossy import DriftStage, Dsed, TopKOfEach
+from mvc.lossy import DriftStage, OnNewWeights, TopKOfEach
 from mvc.training.checks import Metrics, RecorderKeywords, RecorderOptions
 from mvc.training.recorder import Report, StateRecorder, complete
 from mvc.training.resume import Resumed
@@ -133,8 +133,14 @@ class Records:
 
 def stage_by_data(options: RecorderOptions) -> str | None:
     """The first stage of the pipeline that needs the data of each batch; None if none does."""
-    decisions = options.stages.decisions
-    return next((stage.text for stage in decisions if isinstance(stage, DriftStage | Dsed)), None)
+    return next(
+        (
+            stage.text
+            for stage in options.stages.decisions
+            if isinstance(stage, DriftStage | OnNewWeights)
+        ),
+        None,
+    )
 
 
 def stage_by_loss(options: RecorderOptions) -> str | None:
