@@ -496,7 +496,7 @@ class Repository(Closing, Unpicklable):
         force, progress = options.force, options.progress
         if to == "":
             raise WrongUsage(
-                "the argument to is empty", hint="name a file or a folder; . is the current one"
+                "the argument 'to' is empty", hint="name a file or a folder; . is the current one"
             )
         if not isinstance(to, str | PathLike):
             return lazy.export.export_to(self._store, commit, paths, to, options=options)

@@ -79,7 +79,7 @@ def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = Non
     store.fresh()
     revs = list(revs)
     if bool(revs) == bool(rules):
-        raise WrongUsage("name versions or set rules, not both")
+        raise WrongUsage("either name versions or set rules")
     if rules:
         selected = select(store, rules)
         needed = needed_by(store, {commit.id for commit in selected})

@@ -384,7 +384,7 @@ class _Replay:
             self._record()
         if self.done.not_finite:
             names = _among("", list(map(printable, self.done.not_finite)))
-            text = f"{self._commit.short} was reproduced bit for bit, with values that are not "
+            text = f"{self._commit.short} was reproduced, with values that are not "
             warnings.warn(f"{text}finite: {names}", MvcWarning, 2)
         return file
 
