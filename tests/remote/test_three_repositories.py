@@ -355,11 +355,17 @@ class RemoteMachine(RuleBasedStateMachine):
             self._on(name, look, reads=True)
 
     def _check_version(self, repo: Repository, id_: CommitId) -> None:
-        """Its bits, or refused by name; forgotten only where it was forgotten somewhere."""
+        """Its bits, or refused by name; forgotten only where it was forgotten somewhere.
+
+        A version that came without weights counts as forgotten where its base is absent.
+        """
         try:
             state = repo.checkout(id_, path=by_hand.PATH)
         except StateForgotten:
-            assert id_ in self.forgotten
+            if id_ not in self.forgotten:
+                assert any(self._is_gone(repo, base) for base in repo.version(id_).needs)
+                assert not repo.availability(id_).named
+                self.forgotten.add(id_)
         except WeightsDropped:
             assert repo.version(id_).needs
         else:
