@@ -380,7 +380,7 @@ def test_a_host_whose_packets_are_dropped(
         while (alive := training.ranks()) and time.time() < until:
             time.sleep(0.1)
         assert not alive, training.err
-        assert re.search(r"rank [23] \(.*did not (come|answer)", training.err), training.err
+        assert re.search(r"rank [23] \(.*did not (join|answer)", training.err), training.err
         assert re.search(r"rank [23] cannot reach", training.err), training.err
         rounds = training.check()
         assert rounds == list(range(len(rounds))) and rounds

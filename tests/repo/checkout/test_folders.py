@@ -184,5 +184,5 @@ def test_a_checkout_that_cannot_be_finished_does_not_hold_up_later_ones(
 
 def test_an_empty_output_is_no_folder(repo: mvc.Repository) -> None:
     repo.commit({"w": np.ones(3, np.float32)})
-    with pytest.raises(WrongUsage, match="to is empty"):
+    with pytest.raises(WrongUsage, match="argument 'to' is empty"):
         repo.checkout(to="", delete=True, force=True)

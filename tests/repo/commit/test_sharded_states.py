@@ -197,7 +197,7 @@ def test_a_lossy_pipeline_reduces_every_shard(repo: mvc.Repository) -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"model": {"w": torch.ones(2)}}, "tensors by name, but model is not a tensor"),
+        ({"model": {"w": torch.ones(2)}}, "can contain only tensors, but model is not a tensor"),
         ({"w": torch.ones(2), "epoch": 3}, "epoch is not a tensor"),
         ({0: torch.ones(2)}, "0 is not a tensor"),
         ({}, "the state at policy/ is empty"),
