@@ -46,7 +46,7 @@ BUDGET = {
     "pipelines": 455,
     "probing": 785,
     "recipes": 1_922,
-    "remote": 6_009,
+    "remote": 6_010,
     "repo": 6_900,
     "report": 649,
     "server": 1_200,

@@ -348,6 +348,18 @@ def test_bad_places(repo: Repository, tmp_path: Path) -> None:
             follow(repo.root, "prod", to=Path(), once=True, in_place=in_place)
 
 
+def test_a_folder_is_not_foreign_after_its_note_was_lost(repo: Repository, tmp_path: Path) -> None:
+    node = place(tmp_path, "folder")
+    commit(repo, tmp_path / "work", 0)
+    follow(repo.root, "prod", to=node, once=True, in_place=True)
+    (tmp_path / "node" / ".live.mvc" / "note").unlink()
+    for _ in range(2):
+        Replica(FileSystem(), node, folder=True, in_place=True).close()
+    commit(repo, tmp_path / "work", 1)
+    follow(repo.root, "prod", to=node, once=True, in_place=True)
+    assert contents(node) == wanted(repo, tmp_path / "wanted", "folder")
+
+
 def test_a_folder_that_was_kept_the_other_way(repo: Repository, tmp_path: Path) -> None:
     commit(repo, tmp_path / "work", 0)
     linked, real = tmp_path / "linked", tmp_path / "real"

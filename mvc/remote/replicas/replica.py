@@ -150,9 +150,14 @@ class Replica:
         return []
 
     def close(self) -> None:
-        """Allows another process to update the replica."""
+        """Allows another process to update the replica.
+
+        Removes the note's folder if there is no note, and the replica is not a folder with files.
+        Without the note's folder, these files would look like files of another program.
+        """
         with self._lock, suppress(MvcError):
-            if not self._known and self._fs.stat(self.folder / _NOTE) is None:
+            followed = self._known or (self._is_folder and self._place.is_taken())
+            if not followed and self._fs.stat(self.folder / _NOTE) is None:
                 remove(self._fs, self.folder)
 
     # -- the present version ---------------------------------------------------------------
