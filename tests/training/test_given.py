@@ -219,7 +219,7 @@ def test_hints_of_refusals(tmp_path: Path) -> None:
         for given, match, hint in (
             ((model,), "state of an optimizer, but none", "pass the optimizer"),
             ((more, adam(more)), "weight: float32", "create the model with the architecture"),
-            ((model, torch.optim.SGD(model.parameters())), "was torch", "of the recorded type"),
+            ((model, torch.optim.SGD(model.parameters())), "is torch", "of the recorded type"),
             ((model, Around(adam(model))), "Around", r"pass its \.optimizer"),
             ((model, torch.optim.Adam([model.weight])), "other param", "parameters and groups"),
         ):
