@@ -29,7 +29,7 @@ _SAID = {
     ),
     "docs/signatures.md": ("(OpenSSH 8.8 or newer)",),
     "docs/distributed.md": (
-        "within `timeout` and 30 seconds",
+        "within `timeout` plus 30 seconds",
         "(by default with rate 0.7 and momentum 0.9)",
         "by default 5 % |",
         "as fit into 5 % of",
@@ -50,18 +50,15 @@ _SAID = {
         "up to 1 GiB of memory",
         "Before 1.0 a minor release",
     ),
-    "docs/models.md": (
-        "new minor version such as 3.12",
-    ),
     "docs/performance.md": (
         "Python 3.11 and torch 2.13.0",
         "The conv net has 887,530 parameters",
-        "below 256 MiB at its peak",
+        "below 256 MiB of memory",
         "connections below 200 MiB",
     ),
     "docs/pipelines.md": (
-        "thesis 3.2.1, 6.3 and 3.2.5",
-        "E from 0 to 1, 0.01 is one per cent",
+        "(thesis 3.2.1), `drift:adwin` and `drift:page-hinkley` (6.3)",
+        "E is from 0 to 1: 0.01 is one per cent",
         "the loss upper bound, 0.5 by default",
         "C from 0.000001 to 16",
         "0, 0.1 or 1 per cent",
