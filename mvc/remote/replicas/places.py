@@ -228,7 +228,7 @@ def check_parent(fs: FileSystem, place: Path) -> None:
 
 
 def refuse_link(fs: FileSystem, place: Path, instead: str) -> None:
-    """Raises WrongUsage for a symbolic link. ``instead``: what the hint tells to name."""
+    """Raises WrongUsage for a symbolic link. The hint is ``name {instead}``."""
     present = fs.stat(place, follow=False)
     if present is not None and present.is_symlink:
         raise WrongUsage(f"{printable(str(place))} is a symbolic link", hint=f"name {instead}")

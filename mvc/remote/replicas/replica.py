@@ -2,8 +2,9 @@
 
 The folder ``.NAME.mvc`` next to a replica ``NAME`` has the file ``note``, which says which version
 the replica has, and caches received records (encoded contents). The folder can be deleted without
-loss. An update copies unchanged contents from the old files, and decodes new contents from received
-records. The hashes of new contents are checked before a file is replaced.
+loss, but a folder of files that is updated in place is then refused. An update copies unchanged
+contents from the old files, and decodes new contents from received records. The hashes of new
+contents are checked before a file is replaced.
 """
 
 from __future__ import annotations

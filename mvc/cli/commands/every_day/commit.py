@@ -1,6 +1,6 @@
 """``mvc commit``.
 
-Records the files PATHs. A PATH that is a folder stands for all its files. If a tracked file below a
+Records the files PATHs. A PATH that is a folder selects all its files. If a tracked file below a
 PATH is missing on disk, the new version lacks the file. Other tracked files are as in HEAD. When
 the command ends, the version is durable.
 
