@@ -347,3 +347,31 @@ def test_what_never_came_is_not_counted_as_forgotten(line: Team) -> None:
     here.storage.forget(line.ids[3])
     assert here.storage.stats().absent == here.storage.fsck().absent == 1
     assert "1 without their state (absent here)" in mvc.write_report(here)
+
+
+def test_weights_that_are_here_arrive_as_a_delta_from_their_own_delta(tmp_path: Path) -> None:
+    """The remote decodes the base from the very object that the received delta restores."""
+    first = state(0)
+    second = {"w": first["w"].copy(), "b": state(1)["b"]}
+    second["w"][0] += 1
+    with Repository.init(tmp_path / "remote", bare=True):
+        pass
+    with Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", (tmp_path / "remote").as_uri())
+        forgotten = ada.commit(first).id
+        ada.commit(second)
+        ada.push("origin", ["main"])
+    with Repository.open(tmp_path / "remote") as remote:
+        remote.storage.forget([forgotten])  # without gc: its bytes stay
+    with Repository.init(tmp_path / "ben") as ben:
+        ben.remotes.add("origin", (tmp_path / "remote").as_uri())
+        ben.fetch("origin", states="last:1")
+        ben.merge("origin/main")
+        third = {"w": first["w"], "b": state(2)["b"]}
+        id_ = ben.commit(third).id
+        ben.push("origin", ["main"])
+    with Repository.open(tmp_path / "remote") as remote:
+        assert remote.storage.fsck(full=True).problems == ()
+        assert all(np.array_equal(remote.checkout(id_)[name], third[name]) for name in third)
+        remote.storage.gc(grace="0")
+        assert np.array_equal(remote.checkout(id_)["w"], third["w"])

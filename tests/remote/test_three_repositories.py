@@ -385,6 +385,8 @@ class RemoteMachine(RuleBasedStateMachine):
     @staticmethod
     def _store_again(repo: Repository) -> None:
         for id_ in known(repo):
+            if isinstance(repo.availability(id_), Gone):
+                continue  # dropped first, and forgotten later
             if dropped(repo.handle.store, id_) is not None:
                 by_hand.store_again(repo, id_, again)
 

@@ -140,9 +140,11 @@ def plan(
     default the payloads known to be damaged. ``along``: paths that the plan must use, even if there
     are faster paths. Raises DamagedData if a piece cannot be recovered.
     """
-    if len(targets) == 1 and not along and targets[0] not in available:
-        path = graph.path(targets[0], start, available, avoid=avoid)
-        if not is_predicted(path):  # the usual case, for thousands of small tensors
+    if len(targets) == 1 and targets[0] not in available:
+        path = along[0] if along else graph.path(targets[0], start, available, avoid=avoid)
+        # The usual case. A path of ``along`` may visit an object twice: the received delta of an
+        # object may have a base that is stored here as a delta from this object.
+        if not is_predicted(path):
             action = Action(targets[0], path.steps, path.origin, inputs=(), drops=())
             return PiecePlan(start, tuple(targets), (action,))
     nowhere: dict[Place, _LeadsNowhereError] = {}
