@@ -13,6 +13,7 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.plan import plan, recovers
+from mvc.store.graph.search import Path as Codings
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery import planned
 from mvc.store.recovery.rates import Rates
@@ -161,6 +162,24 @@ def test_a_damaged_input_is_gone_around(tmp_path: Path) -> None:
         for member in "wmv":
             with pytest.raises(DamagedData):
                 repo.handle.store.recovery.fill(requests(run, 6, member))
+
+
+def test_every_path_that_must_be_used_is_decoded(tmp_path: Path) -> None:
+    """Also a path to an object that is on another of these paths, coded in another form."""
+    run = Run(tmp_path / "repo")
+    for piece in (run.full(0), run.step(1), run.step(2), run.full(2), run.step(3)):
+        run.forger.publish(run.forger.record(piece))
+    run.finish()
+    with Repository.open(run.root) as repo:
+        graph = repo.handle.store.graph
+        first, second, third = (run.id(version, "w") for version in (1, 2, 3))
+        by_step, full = sorted(graph.codings(second), key=lambda step: not step.member.base)
+        old = (*graph.path(first, 0).steps, by_step)
+        new = (full, *graph.codings(third))
+        along = [Codings(new, 0.0), Codings(old, 0.0)]
+        for paths in (along, along[::-1]):
+            steps = plan(graph, [second, third], along=paths).steps
+            assert {new[-1], old[-1]} <= set(steps)
 
 
 def test_what_is_predicted_from_itself_is_damage_with_a_way_around(tmp_path: Path) -> None:

@@ -221,8 +221,8 @@ def _path(
 
 
 def _cut(graph: Graph, path: Path, last_steps: Mapping[bytes, _LastStep]) -> Path:
-    """The part of ``path`` after the last of its objects that is in the plan already."""
-    ends = [graph.end_of(step) for step in path.steps]
+    """The part of ``path`` after the last of its bases that is in the plan already."""
+    ends = [graph.end_of(step) for step in path.steps[:-1]]
     at = max((i for i, end in enumerate(ends) if end in last_steps), default=None)
     return path if at is None else Path(path.steps[at + 1 :], path.cost, ends[at])
 
