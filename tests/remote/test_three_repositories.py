@@ -382,12 +382,10 @@ class RemoteMachine(RuleBasedStateMachine):
             self._on("origin", self._store_again)
             act()
 
-    @staticmethod
-    def _store_again(repo: Repository) -> None:
+    def _store_again(self, repo: Repository) -> None:
         for id_ in known(repo):
-            if isinstance(repo.availability(id_), Gone):
-                continue  # dropped first, and forgotten later
-            if dropped(repo.handle.store, id_) is not None:
+            is_gone = self._is_gone(repo, id_)  # dropped first, and forgotten later
+            if not is_gone and dropped(repo.handle.store, id_) is not None:
                 by_hand.store_again(repo, id_, again)
 
     def _sync(self) -> None:
