@@ -145,11 +145,11 @@ def server_of(
 def run(server: uvicorn.Server, listening: socket.socket) -> None:
     """Answers on a listening socket until the server stops or a signal arrives.
 
-    After a clean shutdown, uvicorn sends the signal to this process again. So during the run, the
-    signal handlers of this process do nothing.
+    A signal that arrives before uvicorn handles signals itself stops the server, too. After a clean
+    shutdown, uvicorn sends the signal to this process again, where it has no further effect.
     """
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: None) for number in signals]
+    before = [signal.signal(number, server.handle_exit) for number in signals]
     try:
         server.run(sockets=[listening])
     finally:

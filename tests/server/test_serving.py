@@ -6,6 +6,7 @@ import contextlib
 import errno
 import re
 import resource
+import signal
 import socket
 import threading
 import time
@@ -18,6 +19,8 @@ from typing import ClassVar
 
 import pytest
 import trustme
+import uvicorn
+from starlette.applications import Starlette
 
 from mvc.api.repository import Repository
 from mvc.errors import (
@@ -644,6 +647,26 @@ def test_a_connection_on_which_no_request_begins_is_ended(
             slow.sendall(b"GET /models/v1/head HTTP/1.1\r\nX: ")
             assert silent.recv(1) == slow.recv(1) == b""
         assert transport(f"{url}/models", text).head()
+
+
+def test_a_signal_before_the_loop_of_events_begins_stops_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``mvc serve`` has named its address by then, so whoever started the server may end it."""
+    begin, ended = uvicorn.Server.run, []
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        late = threading.Timer(10, server.handle_exit, (signal.SIGTERM, None))
+        late.start()
+        begin(server, sockets)
+        ended.append(late.is_alive())
+        late.cancel()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        listening.run(listening.server_of(Starlette()), listens)
+    assert ended == [True]
 
 
 def test_an_answer_goes_on_only_as_it_was(folder: Path, source: Repository) -> None:
