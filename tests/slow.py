@@ -1,4 +1,6 @@
-"""Which tests are slow: those that ``slow.json`` names, with the processor seconds that they took.
+"""Which tests are slow: those that ``slow.json`` names, with the seconds that they took.
+
+The seconds are those of one processor, or a fifth of the clock's for a test that mostly waits.
 
 They get the marker ``slow`` when they are collected, and run in the second half of ``.ci/run``.
 
@@ -21,7 +23,9 @@ __all__ = ["KNOWN", "mark"]
 KNOWN = Path(__file__).with_suffix(".json")
 COSTS = Path("costs")
 LIMIT = 1.0
-"""Seconds of one processor, of all parameters of a test together, from which on it is slow."""
+"""Seconds, of all parameters of a test together, from which on it is slow."""
+WAITING = 0.2
+"""What a second of the clock counts."""
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
@@ -35,16 +39,18 @@ def mark(items: Iterable[pytest.Item]) -> None:
 # -- as a plugin: what each test takes -----------------------------------------------------------
 
 
-_began: dict[str, float] = {}
+_began: dict[str, tuple[float, float]] = {}
 
 
-def _processor() -> float:
-    return sum(os.times()[:4])
+def _clocks() -> tuple[float, float]:
+    """Seconds of the processor, with those of ended processes, and what the clock's count."""
+    times = os.times()
+    return sum(times[:4]), WAITING * times.elapsed
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logstart(nodeid: str) -> None:
-    _began[nodeid] = _processor()
+    _began[nodeid] = _clocks()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,7 +59,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.when == "teardown" and item.nodeid in _began:
         COSTS.mkdir(exist_ok=True)
         with (COSTS / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
-            took = _processor() - _began.pop(item.nodeid)
+            began = _began.pop(item.nodeid)
+            took = max(now - then for now, then in zip(_clocks(), began, strict=True))
             file.write(json.dumps([item.nodeid.partition("[")[0], took]) + "\n")
     return report
 
