@@ -1,6 +1,6 @@
 """Which tests are slow: those that ``slow.json`` names, with the seconds that they took.
 
-The seconds are those of one processor, or a fifth of the clock's for a test that mostly waits.
+The seconds are those of one processor, or a fifth of the clock's seconds if a test mostly waits.
 
 They get the marker ``slow`` when they are collected, and run in the second half of ``.ci/run``.
 
@@ -25,7 +25,7 @@ COSTS = Path("costs")
 LIMIT = 1.0
 """Seconds, of all parameters of a test together, from which on it is slow."""
 WAITING = 0.2
-"""What a second of the clock counts."""
+"""The weight of a second of the clock."""
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
@@ -43,7 +43,7 @@ _began: dict[str, tuple[float, float]] = {}
 
 
 def _clocks() -> tuple[float, float]:
-    """Seconds of the processor, with those of ended processes, and what the clock's count."""
+    """Seconds of the processor, ended child processes included; weighted seconds of the clock."""
     times = os.times()
     return sum(times[:4]), WAITING * times.elapsed
 

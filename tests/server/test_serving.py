@@ -652,7 +652,7 @@ def test_a_connection_on_which_no_request_begins_is_ended(
 def test_a_signal_before_the_loop_of_events_begins_stops_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """``mvc serve`` has named its address by then, so whoever started the server may end it."""
+    """``mvc serve`` has printed its address by then, so a signal may arrive."""
     begin, ended = uvicorn.Server.run, []
 
     def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
